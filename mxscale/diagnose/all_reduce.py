@@ -10,13 +10,14 @@ from mxscale.config.schema import Config
 from mxscale.config.verbs.measurements import AllReduce
 from mxscale.data.test_io import spread
 from mxscale.diagnose import record as recording
-from mxscale.diagnose.record import Measurement
+from mxscale.diagnose.record import Measurement, ProbeFailed, Stopped
 from mxscale.distributed.allreduce_probe import NAME
 from mxscale.distributed.backend_checks import check_backend
 from mxscale.distributed.communicators import horovod_build
-from mxscale.environment import hosts
+from mxscale.environment import hosts, variables
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
+from mxscale.launcher import commands as launch
 from mxscale.launcher import setup, trial
 from mxscale.launcher.context import NO_HOOK, Hook, Signals
 from mxscale.launcher.progress import echo
@@ -86,7 +87,13 @@ class Times(Measurement):
         placed = self._describe()
         seconds, sizes = self.settings.seconds, self.settings.sizes
         command = [MODULE, *map(str, (placed.ranks, seconds, *sorted(set(sizes))))]
-        self.run_ranks(self.record, self.config, placed, NAME, command, seconds * len(sizes))
+        commands = launch.commands(self.config, str(self.record), 1, placed, variables.of_run(self.record), command)
+        limit_s = self.config.launch.start_timeout_s + 10 * seconds * len(sizes)
+        measured = trial.measured(self.record, NAME, commands, limit_s, self.signals, "launch.start_timeout_s")
+        if self.signals.reason:
+            raise Stopped(self.signals.reason)
+        if "no" in measured:
+            raise ProbeFailed(measured["no"])
 
     def _describe(self) -> Placement:
         """Write and print what is measured; return where the ranks run."""

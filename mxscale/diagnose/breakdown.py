@@ -8,7 +8,7 @@ A probe is a short run. Each adds one part to the previous one; the difference o
     all           the run itself                                + the input that the rest does not hide
 
 The differences add up to the step, so the shares add up to 1. A share below 0 is noise: it is shown, and the verdict
-names only parts that are larger. A further probe reads the input alone and measures the rate of batches.
+names only parts that are larger.
 """
 
 from typing import Dict, List, NamedTuple
@@ -17,9 +17,7 @@ import numpy as np
 
 # probe -> part that it adds to a step
 LEVELS = {"compute": "compute", "side_by_side": "cores", "exchange": "exchange", "all": "input"}
-PROBES = ("input", *LEVELS)
 TITLES = {
-    "input": "input alone",
     "compute": "compute alone",
     "side_by_side": "ranks side by side",
     "exchange": "compute and exchange",
@@ -60,7 +58,7 @@ def diagnose(times: Times) -> Diagnosis:
     """Return the diagnosis; `times` lacks the probes that do not apply, such as the exchange of one rank."""
     drawn = draw(times)
     levels = [name for name in LEVELS if name in times]
-    steps = {name: _estimate(drawn[name]) for name in PROBES if name in times}
+    steps = {name: _estimate(drawn[name]) for name in levels}
     step, previous, shares = drawn[levels[-1]], 0.0, {}
     for name in levels:
         shares[LEVELS[name]] = _estimate((drawn[name] - previous) / step)

@@ -7,10 +7,8 @@ import statistics
 from dataclasses import asdict
 from typing import Dict, List, Optional
 
-import yaml
-
 from mxscale.config.datasets import DATASETS
-from mxscale.config.schema import Config, to_dict
+from mxscale.config.schema import Config
 from mxscale.config.verbs.measurements import Diagnose
 from mxscale.diagnose import advice, breakdown, presentation, probes, timing
 from mxscale.diagnose import record as recording
@@ -19,11 +17,9 @@ from mxscale.diagnose.timing import Refused
 from mxscale.environment import hosts
 from mxscale.environment.placement import Placement
 from mxscale.launcher import setup
-from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
-from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
 LOOK_STEPS = 5  # of the first run, which finds the number of ranks and the time of a step
@@ -54,7 +50,6 @@ class Diagnostics(Measurement):
         self.run: Optional[probes.Run] = None
         self.times: Dict[str, List[List[float]]] = {}  # of complete repetitions
         self.waited, self.exchange, self.others, self.parameters_mb = [], [], [], None
-        self.interval = 1
 
     # ------------------------------------------------------------ preparation
 
@@ -65,19 +60,17 @@ class Diagnostics(Measurement):
             (seen,) = timing.together([probes.untimed(self.config)], self._folder("look"), 0, LOOK_STEPS, self.signals)
         except Refused as refused:
             raise ConfigError(str(refused)) from None
-        self.seen = seen.run
         self.run = probes.Run(seen.run.config(), seen.run.plan())
         self.parameters_mb = seen.parameters_mb
         step_s = self.run.sizes.global_batch / statistics.median(seen.rates)
-        self.interval = max(1, round(self.settings.seconds / INTERVALS / step_s))
-        self.configs = probes.configs(self.run, self.interval)
+        self.configs = probes.configs(self.run, interval=max(1, round(self.settings.seconds / INTERVALS / step_s)))
         self.describe_trial(seen.run)
         echo(self._summary())
 
     def _summary(self) -> str:
         plan, config, settings = self.run.plan, self.run.config, self.settings
         ranks = f"{plan.sizes.ranks} ranks" if plan.sizes.ranks > 1 else "1 rank"
-        names = [breakdown.TITLES[name] for name in self.probes]
+        names = [breakdown.TITLES[name] for name in self.configs]
         lines = [
             f"data      {config.data.kind}: {config.data.image_size} px, {plan.classes} classes",
             f"model     {config.model.name}, {config.batch.per_device} images per device",
@@ -87,11 +80,6 @@ class Diagnostics(Measurement):
         ]
         return "\n".join([*lines, *(f"left out  {why}" for why in left_out(self.run))])
 
-    @property
-    def probes(self) -> List[str]:
-        """Names of the probes, in order."""
-        return [*(["input"] if "all" in self.configs else []), *self.configs]
-
     # ------------------------------------------------------------ measuring
 
     def measure(self) -> None:
@@ -99,18 +87,17 @@ class Diagnostics(Measurement):
         self.prepare()
         for repetition in range(self.settings.repeats):
             taken = {}
-            for name in self.probes if repetition % 2 == 0 else reversed(self.probes):
+            for name in self.configs if repetition % 2 == 0 else reversed(self.configs):
                 taken[name] = self._once(name, f"{name}-{repetition + 1}")
                 rate = self._images / statistics.median(taken[name])
                 echo(f"  {repetition + 1}/{self.settings.repeats}  {breakdown.TITLES[name]:28} {rate:10,.1f} images/s")
-            for name in self.probes:
+            for name in self.configs:
                 self.times.setdefault(name, []).append(taken[name])
 
     def _once(self, name: str, folder: str) -> List[float]:
         """Run a probe and return the seconds of a step by interval."""
-        if name == "input":
-            return self._read(folder, probes.input_alone(self.run))
-        readings = timing.together(self.configs[name], self._folder(folder), *self._limits, self.signals)
+        limits = self.settings.seconds, self.settings.warmup_steps
+        readings = timing.together(self.configs[name], self._folder(folder), *limits, self.signals)
         self.others.append(readings[0].others)
         if name == "all":
             self.waited += readings[0].waited
@@ -121,26 +108,11 @@ class Diagnostics(Measurement):
         return [images / sum(rates) for rates in zip(*(reading.rates for reading in readings))]
 
     @property
-    def _limits(self) -> tuple:
-        return self.settings.seconds, self.settings.warmup_steps
-
-    @property
     def _images(self) -> int:
         return self.run.sizes.global_batch
 
     def _folder(self, name: str):
         return self.record.path / "probes" / name
-
-    def _read(self, name: str, config: Config) -> List[float]:
-        """Run ranks that only read batches and return the seconds of a step by interval."""
-        seconds, warmup = self._limits
-        request = {"config": to_dict(config), "seconds": seconds, "warmup": warmup}
-        (self.seen.path / "probe").mkdir(exist_ok=True)
-        write_text(self.seen.path / "probe" / f"{name}.yaml", yaml.safe_dump(request, sort_keys=False))
-        command = ["mxscale.train.input_probe", name]
-        with kept_alive(self.seen):
-            measured = self.run_ranks(self.seen, config, Placement.of(self.run.plan), name, command, seconds)
-        return [self._images / rate for rate in measured["images_per_s"]]
 
     # ------------------------------------------------------------ result
 

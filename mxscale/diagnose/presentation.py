@@ -1,6 +1,6 @@
 """The result of a diagnosis (diagnosis.json) as text."""
 
-from mxscale.diagnose.breakdown import LEVELS, PART_TITLES, PROBES, TITLES
+from mxscale.diagnose.breakdown import PART_TITLES, TITLES
 from mxscale.util import text_table
 
 OTHER_WORK = 0.1  # share of the cores that other processes may use without a warning
@@ -14,8 +14,8 @@ def title(result: dict, probe: str) -> str:
 def table(result: dict) -> str:
     """Return the rates of the probes and the parts of a step, each with its 95 % interval."""
     rates = [["", "images/s", "", "ms per step"]]
-    for name in [name for name in PROBES if name in result["steps_s"]]:
-        rate, step = result["images_per_s"][name], result["steps_s"][name]
+    for name, step in result["steps_s"].items():
+        rate = result["images_per_s"][name]
         bounds = f"({rate['low']:,.1f} to {rate['high']:,.1f})"
         rates.append([title(result, name), f"{rate['value']:,.1f}", bounds, f"{1000 * step['value']:.2f}"])
     parts = [["part of a step", "share", "", "ms"]]
@@ -35,7 +35,7 @@ def table(result: dict) -> str:
 
 
 def step_s(result: dict) -> float:
-    return result["steps_s"][[name for name in LEVELS if name in result["steps_s"]][-1]]["value"]
+    return list(result["steps_s"].values())[-1]["value"]
 
 
 def advice(result: dict) -> str:

@@ -114,11 +114,3 @@ def one_rank(run: Run, config: Config, rank: int = 0) -> Config:
     slots = [host for host in run.plan.hosts for _ in range(host.slots)]
     comm = Comm(transport=config.comm.transport)
     return replace(alone, comm=comm, launch=replace(alone.launch, hosts=[f"{slots[rank].address}:1"]))
-
-
-def input_alone(run: Run) -> Config:
-    """Return the config of ranks that only read; they communicate to begin at the same time."""
-    comm = run.config.comm
-    if comm.entry.needs_servers:
-        comm = Comm(transport=comm.transport)
-    return replace(run.config, comm=replace(comm, timeline=False))

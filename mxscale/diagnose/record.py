@@ -8,17 +8,14 @@ import json
 import sys
 import time
 from dataclasses import asdict, replace
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, List, Optional, Tuple, Type
 
 import psutil
 
 from mxscale.config import signature
 from mxscale.config.schema import Config
 from mxscale.cost import run_cost
-from mxscale.environment import description, variables
-from mxscale.environment.placement import Placement
-from mxscale.launcher import commands as launch
-from mxscale.launcher import trial
+from mxscale.environment import description
 from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import NO_HOOK, Hook, Signals
 from mxscale.launcher.progress import echo
@@ -92,25 +89,6 @@ class Measurement:
             for key, value in asdict(self.settings).items()
         }
         self.record.write(PARAMS, {**payload.params(self.record), **texts})
-
-    def run_ranks(
-        self, run: RunDir, config: Config, placed: Placement, name: str, command: Sequence[str], seconds: float
-    ) -> dict:
-        """Run ranks that measure for about `seconds`; return probe/NAME.json of `run`, which they write.
-
-        Raises Stopped or ProbeFailed.
-
-        Args:
-            command: The module that a rank runs, and its arguments.
-        """
-        commands = launch.commands(config, str(run), 1, placed, variables.of_run(run), command)
-        limit_s = config.launch.start_timeout_s + 10 * seconds
-        measured = trial.measured(run, name, commands, limit_s, self.signals, "launch.start_timeout_s")
-        if self.signals.reason:
-            raise Stopped(self.signals.reason)
-        if "no" in measured:
-            raise ProbeFailed(measured["no"])
-        return measured
 
 
 def execute(kind: Type[Measurement], config: Config, price: Price, *arguments: Any, hook: Hook = NO_HOOK) -> int:

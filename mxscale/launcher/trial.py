@@ -1,4 +1,4 @@
-"""Measurements by ranks outside a training: `mxscale diagnose` and `mxscale test-allreduce`."""
+"""Measurements by ranks outside a training: `mxscale test-allreduce`."""
 
 import time
 from dataclasses import replace

@@ -152,9 +152,6 @@ def given(tmp_path, monkeypatch):
     """
 
     def use(**outcomes):
-        def read(work, name, config):
-            return [64 / 200] * 5
-
         def together(configs, folder, seconds, warmup, signals):
             probe = folder.name.rpartition("-")[0] or folder.name
             if folder.name in outcomes or probe in outcomes:
@@ -167,7 +164,6 @@ def given(tmp_path, monkeypatch):
             rate = dict(look=80, compute=50, side_by_side=45, exchange=80, all=40)[probe]
             return [timing.Reading([rate] * 4, [0.1] * 4, [], run, 0.5, 1.0) for _ in configs]
 
-        monkeypatch.setattr(diagnosis.Diagnostics, "_read", read)
         monkeypatch.setattr(timing, "together", together)
         config, own = composed(
             f"runs={tmp_path}", "tracking=none", "diagnose.repeats=2", "launch.ranks=2", "data.threads=2"
@@ -184,7 +180,7 @@ def test_complete_diagnosis_is_recorded(given, capsys):
     found = record.read("diagnosis.json")
     assert status == 0 and record.read("status.json")["state"] == "FINISHED"
     rates = {name: round(one["value"], 6) for name, one in found["images_per_s"].items()}
-    assert rates == {"input": 200, "compute": 100, "side_by_side": 90, "exchange": 80, "all": 40}
+    assert rates == {"compute": 100, "side_by_side": 90, "exchange": 80, "all": 40}
     assert found["verdict"].startswith("input-bound: 50 % slower than synthetic images") and found["repeats"] == 2
     assert found["verdict"] in capsys.readouterr().out
     assert record.read("environment.json")["tags"]["kind"] == "diagnose"
@@ -204,7 +200,7 @@ def test_failed_probe_keeps_complete_repetitions(given, capsys):
 def test_ctrl_c_keeps_partial_results(given, capsys):
     status, record = given(**{"all-2": timing.Stopped("SIGINT")})
     assert status == 75 and record.read("status.json")["state"] == KILLED
-    assert set(record.read("diagnosis.json")["times_s"]) == {"input", "compute", "side_by_side", "exchange", "all"}
+    assert set(record.read("diagnosis.json")["times_s"]) == {"compute", "side_by_side", "exchange", "all"}
     assert "interrupted (SIGINT); partial result in" in capsys.readouterr().out
 
 
@@ -230,7 +226,7 @@ def test_diagnosis_end_to_end(cli, tmp_path):
     ended = cli("diagnose", *TINY, f"tracking.uri=sqlite:///{tmp_path}/mlflow.db", small=False, timeout=600)
     record, found = ended.run, ended.run.read("diagnosis.json")
     assert record.path.parent.name == "diagnose"
-    assert set(found["times_s"]) == {"input", "compute", "all"}
+    assert set(found["times_s"]) == {"compute", "all"}
     assert {len(one) for one in found["times_s"].values()} == {2}
     assert sum(share["value"] for share in found["shares"].values()) == pytest.approx(1)
     assert found["verdict"] in ended.out and "one rank exchanges nothing" in ended.out

@@ -19,7 +19,7 @@ def test_shares_are_differences_and_add_up_to_one():
 
 
 def test_one_rank_has_compute_and_input_only():
-    assert set(diagnose(times(input=0.01, compute=0.1, all=0.2)).shares) == {"compute", "input"}
+    assert set(diagnose(times(compute=0.1, all=0.2)).shares) == {"compute", "input"}
 
 
 def test_interval_of_a_share_grows_with_the_spread():
@@ -137,7 +137,7 @@ def test_refused_settings_are_not_advised():
     assert "launch.hosts=[a:1,b:1]" not in gains(crowded, replace(TWO, ranks_here=2), with_comm(backend="device"))
 
 
-INPUT = diagnose(times(0.0001, input=0.2, compute=0.1, all=0.2))
+INPUT = diagnose(times(0.0001, compute=0.1, all=0.2))
 
 
 def test_settings_of_the_input_gain_at_most_all_of_it():
@@ -148,7 +148,7 @@ def test_settings_of_the_input_gain_at_most_all_of_it():
     assert "data.threads=auto" not in gains(INPUT, Facts(ranks=1, threads=1), config)
     other_reader = replace(config, data=replace(config.data, reader="record_iter"))
     assert "data.reader=turbojpeg" in gains(INPUT, Facts(ranks=1, threads=2), other_reader)
-    assert gains(diagnose(times(0.0001, input=0.1, compute=0.2, all=0.2)), Facts(ranks=1, threads=2), config) == {}
+    assert gains(diagnose(times(0.0001, compute=0.2, all=0.2)), Facts(ranks=1, threads=2), config) == {}
 
 
 def test_smaller_files_are_advised_for_large_packed_images():

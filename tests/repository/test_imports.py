@@ -36,7 +36,7 @@ def test_a_module_loads_only_the_libraries_it_needs(module, names, loaded):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", ["train.rank", "train.input_probe"])
+@pytest.mark.parametrize("rank", ["train.rank", "distributed.allreduce_probe"])
 def test_a_rank_loads_nothing_of_its_parent(rank):
     names = [f"mxscale.launcher.{path.stem}" for path in (ROOT / "mxscale" / "launcher").glob("*.py")]
     assert loaded_by(f"mxscale.{rank}", set(names)) == []

@@ -21,7 +21,7 @@ def times(jitter=0.01, repeats=3, **seconds):
     }
 
 
-ALL = dict(input=0.02, compute=0.10, side_by_side=0.11, exchange=0.15, all=0.20)
+ALL = dict(compute=0.10, side_by_side=0.11, exchange=0.15, all=0.20)
 
 
 def prepared(ranks=2, device="cpu", hosts=(), **values):
