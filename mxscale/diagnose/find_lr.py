@@ -5,7 +5,6 @@ optimizer.lr (schedule.reference_batch).
 """
 
 import math
-import shutil
 import time
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -85,8 +84,6 @@ class RangeTest(Measurement):
         finally:
             short.stop()
             short.wait(self.signals)
-            if self.seen:
-                shutil.rmtree(self.seen.checkpoints, ignore_errors=True)
 
     def _read(self, short: timing.ShortRun) -> None:
         self.seen = self.seen or short.run()

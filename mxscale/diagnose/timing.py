@@ -38,7 +38,7 @@ class Reading(NamedTuple):
     exchange: List[float]  # seconds of sampled exchanges; empty in a short run
     run: RunDir
     others: float = 0.0  # cores of this machine that other processes used
-    parameters_mb: Optional[float] = None
+    parameters_mb: Optional[float] = None  # in units of 2^20 bytes; None without a checkpoint
 
 
 class ShortRun:
@@ -46,6 +46,7 @@ class ShortRun:
 
     def __init__(self, config: Config, folder: Path):
         self.folder, self.entry, self.patience = folder, config.entry, config.launch.stop_grace_s + PATIENCE_S
+        self.parameters_mb: Optional[float] = None  # of its final checkpoint, once it has ended
         folder.mkdir(parents=True)
         request = folder / "asked.yaml"
         request.write_text(yaml.safe_dump({**to_dict(config), "runs": str(folder)}, sort_keys=False))
@@ -86,12 +87,16 @@ class ShortRun:
             self.process.terminate()
 
     def wait(self, signals: Signals) -> None:
-        """Wait until the run ends; stop it at once after PATIENCE_S or a second Ctrl-C."""
+        """Wait until the run ends, stop it at once after PATIENCE_S or a second Ctrl-C, and delete its checkpoints."""
         deadline = time.monotonic() + self.patience
         while self.process.poll() is None and not signals.urgent and time.monotonic() < deadline:
             time.sleep(POLL_S)
         self.stop()
         self.process.wait()
+        if run := self.run():
+            for path in run.checkpoints.glob("[0-9]*/params"):
+                self.parameters_mb = path.stat().st_size / 2**20
+            shutil.rmtree(run.checkpoints, ignore_errors=True)
 
 
 def together(configs: List[Config], folder: Path, seconds: float, warmup: int, signals: Signals) -> List[Reading]:
@@ -116,8 +121,6 @@ def together(configs: List[Config], folder: Path, seconds: float, warmup: int, s
         first = [count + 1 for count in _wait(runs, signals, warm)]  # the first complete line after the warm-up
         before, deadline = load(runs), time.monotonic() + seconds
         last, after = _wait(runs, signals, measured), load(runs)
-        others = max(0.0, (after[1] - before[1]) / (after[0] - before[0]))
-        readings = [_reading(run, begin, end, others) for run, begin, end in zip(runs, first, last)]
     finally:
         for run in runs:  # before waiting for any
             run.stop()
@@ -126,14 +129,8 @@ def together(configs: List[Config], folder: Path, seconds: float, warmup: int, s
     for run in runs:
         if run.process.returncode != INTERRUPTED:
             raise ProbeFailed(run.last_error() or f"exit status {run.process.returncode}; see {run.log}")
-    return [_with_size(reading) for reading in readings]
-
-
-def _with_size(reading: Reading) -> Reading:
-    """Return the reading with the size of the final checkpoint, which is deleted."""
-    sizes = [path.stat().st_size for path in reading.run.checkpoints.glob("[0-9]*/params")]
-    shutil.rmtree(reading.run.checkpoints, ignore_errors=True)
-    return reading._replace(parameters_mb=sizes[-1] / 2**20 if sizes else None)
+    others = max(0.0, (after[1] - before[1]) / (after[0] - before[0]))
+    return [_reading(run, begin, end, others) for run, begin, end in zip(runs, first, last)]
 
 
 def _wait(runs: List[ShortRun], signals: Signals, enough: Callable[[List[List[dict]]], bool]) -> List[int]:
@@ -169,4 +166,4 @@ def _reading(run: ShortRun, first: int, last: int, others: float) -> Reading:
     values = {
         name: [line[name] for line in metrics if name in line] for name in (RATE, "time/data_wait", "time/exchange")
     }
-    return Reading(*values.values(), run.run(), others)
+    return Reading(*values.values(), run.run(), others, run.parameters_mb)
