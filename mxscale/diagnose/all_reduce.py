@@ -3,7 +3,7 @@
 import math
 import statistics
 from dataclasses import asdict, replace
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional
 
 from mxscale.config.backends import BACKENDS, DEFAULT, RING
 from mxscale.config.schema import Config
@@ -41,8 +41,12 @@ def main(config: Config, request: AllReduce, hook: Hook = NO_HOOK) -> int:
     """
     check(config)
     resources = setup.check(config, None, [hook])
-    device, ranks = layout(config, resources.nodes)
-    plan = Plan(hosts=tuple(resources.nodes), device=device)
+    nodes, device = resources.nodes, choose_device(config)
+    ranks = choose_ranks(config, nodes)
+    if ranks == 1:
+        raise ConfigError("launch.ranks=1: one rank exchanges nothing; use launch.ranks=2 or more")
+    check_backend(config, device, ranks, nodes)
+    plan = Plan(hosts=tuple(nodes), device=device)
     return recording.execute(Times, config, resources.price, request, plan, ranks, hook=hook)
 
 
@@ -55,15 +59,6 @@ def check(config: Config) -> None:
         raise ConfigError(f"comm={comm.backend}: has no all-reduce of its own; use one of {', '.join(able)}")
     if comm.compression != "none":
         raise ConfigError(f"comm.compression={comm.compression}: the arrays are float32; leave it out")
-
-
-def layout(config: Config, nodes: Sequence[hosts.Host]) -> Tuple[str, int]:
-    """Return the device, cpu or gpu, and the number of ranks. Raises ConfigError."""
-    device, ranks = choose_device(config), choose_ranks(config, nodes)
-    if ranks == 1:
-        raise ConfigError("launch.ranks=1: one rank exchanges nothing; use launch.ranks=2 or more")
-    check_backend(config, device, ranks, nodes)
-    return device, ranks
 
 
 def carrier(config: Config, device: str) -> str:
@@ -167,9 +162,9 @@ def table(content: Dict) -> str:
         ms = "{:.3f} ({:.3f} to {:.3f})".format(*(values[f"allreduce/{name}"] for name in ("ms", "ms_low", "ms_high")))
         fitted = f"{1e3 * fit['seconds'][number]:9.3f}" if fit else ""
         lines.append(f"{row['bytes']:12,}  {ms:34} {values['allreduce/gbit_per_s']:8.3f} {fitted}".rstrip())
-    return "\n".join(["", *lines, *([describe_fit(fit)] if fit else [])])
-
-
-def describe_fit(fit: Dict) -> str:
-    rate = 8 * fit["bytes_per_s"] / 1e9
-    return f"fit: {1e6 * fit['alpha_s']:.0f} us per message, {rate:.3g} Gbit/s, residual {fit['residual']:.0%}"
+    if fit:
+        rate = 8 * fit["bytes_per_s"] / 1e9
+        lines.append(
+            f"fit: {1e6 * fit['alpha_s']:.0f} us per message, {rate:.3g} Gbit/s, residual {fit['residual']:.0%}"
+        )
+    return "\n".join(["", *lines])

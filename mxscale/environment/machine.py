@@ -27,7 +27,7 @@ def describe(runs) -> dict:
         "home_writable": variables.home_is_writable(os.environ),
         "cpu": cpu_model(),
         "cores": container_limits.available_cores(),
-        "memory_gb": memory_gb(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "memory_limit_gb": memory_limit_gb(),
         "system": platform.platform(),
         "driver": driver_version(),
@@ -54,10 +54,6 @@ def cpu_model(path="/proc/cpuinfo") -> str:
     flags = first.get("flags", "").split()
     widest = next((text for flag, text in VECTORS.items() if flag in flags), None)
     return f"{name} ({widest})" if widest else name
-
-
-def memory_gb() -> float:
-    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
 
 
 def memory_limit_gb() -> Optional[float]:
