@@ -3,7 +3,6 @@
 import shlex
 import time
 from pathlib import Path
-from typing import List
 
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
@@ -17,7 +16,7 @@ from mxscale.config.schema import Config, checked, filled, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.config.verbs import measurements, records
 from mxscale.diagnose import all_reduce, input_rates
-from mxscale.environment import hosts
+from mxscale.environment import gpus, hosts
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.progress import echo
 from mxscale.rendering.page import check_installed, prepare
@@ -49,7 +48,10 @@ class Request:
         typed = HydraConfig.get().overrides.task
         self.overrides = [each for each in typed if cells.top_of(each) not in to_dict(records.Replay())]
         given = [each.partition("=")[0].lstrip("+") for each in self.overrides]
-        self.here = availability.here(hosts.find(self.config), given)
+        if own.slow_hosts and own.scale == FULL:
+            raise ConfigError(f"slow_hosts={own.slow_hosts}: only for scale=small; the published grid has launch.hosts")
+        devices = [gpu["name"] for gpu in gpus.driver().get("gpus", [])]
+        self.here = Here(devices, hosts.find(self.config), own.slow_hosts or (), given)
 
     def command(self, replay: Replay) -> str:
         scale = [f"scale={self.scale}"] if self.scale != FULL else []
@@ -131,14 +133,9 @@ def open_sweep(replay: Replay, request: Request, count: int) -> OpenSweep:
 
 def run_cell(opened: OpenSweep, replay: Replay, cell: Cell, number: int, request: Request) -> Status:
     """Run one cell unless it has finished, record how it ended, and return its status."""
-    with sweeps.linked(cell.link) as linked:
-        return _run_cell(opened, replay, cell, number, request, linked)
-
-
-def _run_cell(opened, replay, cell, number, request, linked) -> Status:
     since, directory = time.time(), opened.sweep
     try:
-        composed, values, overrides = settings(directory, replay, cell, request, linked)
+        composed, values, overrides = settings(directory, replay, cell, request)
     except KeyError as error:
         echo(f"cell {number} {cell.name} starts from {error.args[0]}, which has not finished")
         return Status(REFUSED_CELL, exit=FAILURE)
@@ -154,14 +151,14 @@ def _run_cell(opened, replay, cell, number, request, linked) -> Status:
     return status
 
 
-def settings(directory: SweepDirectory, replay: Replay, cell: Cell, request: Request, linked: List[str]) -> tuple:
-    """Return the settings of a cell: as composed, as a dictionary, and the overrides; `linked`: those of its links."""
+def settings(directory: SweepDirectory, replay: Replay, cell: Cell, request: Request) -> tuple:
+    """Return the settings of a cell: as composed, as a dictionary, and the overrides."""
     grid, cache = replay.grid(request.scale), request.config.data.cache
-    own = sweeps.settings(cell, grid, results.finished(directory), cache, request.here.hosts)
+    own = sweeps.settings(cell, grid, results.finished(directory), cache, request.here)
     given = [
         each for each in request.overrides if cell.nodes is None or not each.lstrip("+").startswith("launch.hosts=")
     ]
-    overrides = [*own, *linked, *given]  # the last of a key counts; a cell takes the first of the hosts
+    overrides = [*own, *given]  # the last of a key counts; a cell takes the first of the hosts
     composed = compose(cell.verb, overrides)
     defaults = to_dict(MEASUREMENTS[cell.verb][1]()) if cell.verb in MEASUREMENTS else {}
     return (

@@ -5,7 +5,7 @@ import shutil
 from dataclasses import dataclass
 from typing import List, Optional, Sequence
 
-from mxscale.environment import description, gpus
+from mxscale.environment import description
 from mxscale.environment.hosts import Host
 from mxscale.replay.entry import Cell, Grid
 
@@ -19,12 +19,8 @@ class Here:
 
     gpus: Sequence[str] = ()  # names
     hosts: Sequence[Host] = ()  # launch.hosts
+    slow_hosts: Sequence[str] = ()  # hosts with slow links, ADDRESS:SLOTS
     given: Sequence[str] = ()  # keys that the command line sets
-
-
-def here(hosts: Sequence[Host], given: Sequence[str]) -> Here:
-    """Return what this machine has, besides hosts and keys of the command line."""
-    return Here([gpu["name"] for gpu in gpus.driver().get("gpus", [])], hosts, given)
 
 
 def missing(cell: Cell, found: Here) -> List[str]:
@@ -33,6 +29,8 @@ def missing(cell: Cell, found: Here) -> List[str]:
     if cell.nodes is not None and len(found.hosts) < cell.nodes:
         hosts = "name it" if cell.nodes == 1 else f"name {cell.nodes}"
         reasons.append(f"{cell.nodes} machine{'s' * (cell.nodes > 1)}: {hosts} in launch.hosts")
+    if 0 < len(found.slow_hosts) < cell.slow_hosts:
+        reasons.append(f"{cell.slow_hosts} hosts with slow links: name {cell.slow_hosts} in slow_hosts")
     return reasons
 
 

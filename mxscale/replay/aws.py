@@ -1,6 +1,6 @@
 """Replays of AWS 2019: Horovod against parameter servers, and the quick start on MNIST."""
 
-from mxscale.replay.entry import EACH, TABLE, Cell, Grid, Link, Panel, Replay, devices, grid_of, slug
+from mxscale.replay.entry import EACH, TABLE, Cell, Grid, Panel, Replay, devices, grid_of, slug
 
 WORK = "AWS 2019"
 MNIST = Replay(
@@ -29,7 +29,7 @@ EXCHANGES = {
 NEEDS = ("gpus:V100:8", "set:data.train", "set:data.val")
 # The analogue: workers of one CPU device, and for two of them 1, 2 or 4 servers
 SERVERS = {"1 server": 1, "1 server per worker": 2, "2 servers per worker": 4}
-RATE, PS = "100mbit", ("comm=parameter_server",)
+PS = ("comm=parameter_server",)
 SMALL = (
     "data=digits", "data.classes=null", "launch.threads=1", "launch.device=cpu", "batch.per_device=16",
     "max_steps=60", "log_every=5", "data.threads=1", "validate_every=1000",
@@ -48,17 +48,16 @@ SCALING = Replay(
     small=Grid(
         (
             Cell("horovod-1", "Horovod", devices(1), ("launch.ranks=1",)),
-            Cell("horovod-2", "Horovod", devices(2), ("launch.ranks=2",), link=Link(RATE, 2)),
+            Cell("horovod-2", "Horovod", devices(2), ("launch.ranks=2",), slow_hosts=2),
             Cell("1-server-1", "1 server", devices(1), (*PS, "launch.ranks=1", "comm.servers=1")),
             *(
                 Cell(f"{slug(name)}-2", name, devices(2), (*PS, "launch.ranks=2", f"comm.servers={count}"),
-                     link=Link(RATE, 2, count))
+                     slow_hosts=2 + count)
                 for name, count in SERVERS.items()
             ),
         ),
         SMALL,
-        "the small network on digits, one and two workers of one CPU device; two workers and each of their servers "
-        "have links of 100 Mbit/s",
+        "the small network on digits, one and two workers of one CPU device",
     ),
     claims=("hvd-64-throughput", "hvd-64-time", "hvd-64-acc", "ps-1-server", "ps-2to1", "hvd-cheapest"),
 )  # fmt: skip

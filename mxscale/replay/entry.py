@@ -24,18 +24,6 @@ METRICS: Dict[str, Tuple[str, float]] = {
 
 
 @dataclass(frozen=True)
-class Link:
-    """Each rank and each server on a network namespace of its own, behind a link of one rate (network.py).
-
-    Where the machine allows none, the cell runs without.
-    """
-
-    rate: str  # in the notation of tc, such as 100mbit
-    ranks: int
-    servers: int = 0
-
-
-@dataclass(frozen=True)
 class Cell:
     """One run of a replay.
 
@@ -47,7 +35,7 @@ class Cell:
         verb: What runs it: a key of mxscale.cli.verbs.VERBS.
         needs: Requirements in the words of `availability.missing`.
         nodes: Number of machines, taken from launch.hosts; None: this machine.
-        link: Limited links between ranks of this machine.
+        slow_hosts: Number of hosts with slow links, taken from `slow_hosts` if that is set; else it runs here.
     """
 
     name: str
@@ -57,7 +45,7 @@ class Cell:
     verb: str = "train"
     needs: Tuple[str, ...] = ()
     nodes: Optional[int] = None
-    link: Optional[Link] = None
+    slow_hosts: int = 0
 
 
 @dataclass(frozen=True)

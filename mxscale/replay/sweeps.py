@@ -1,13 +1,12 @@
 """The cells of a replay as a sweep: which can run, in which order, from which settings."""
 
-import os
 import re
-from contextlib import contextmanager
-from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import List, Mapping, Optional, Tuple
 
 from mxscale.records import claims, reduced
-from mxscale.replay import availability, inputs, network, results
-from mxscale.replay.entry import SMALL, Cell, Grid, Link, Replay
+from mxscale.replay import availability, inputs, results
+from mxscale.replay.availability import Here
+from mxscale.replay.entry import SMALL, Cell, Grid, Replay
 from mxscale.replay.page import Content, Numbers, Open
 from mxscale.rundir.directory import FINISHED
 from mxscale.rundir.sweep_directory import CellRecord, SweepDirectory
@@ -17,13 +16,13 @@ PLACEHOLDER = re.compile(r"\{([\w:]+)\}")
 RUN = "run:"
 
 
-def settings(cell: Cell, grid: Grid, finished: Mapping[str, CellRecord], cache: str, hosts: Sequence) -> List[str]:
+def settings(cell: Cell, grid: Grid, finished: Mapping[str, CellRecord], cache: str, here: Here) -> List[str]:
     """Return the overrides of a cell.
 
     Args:
         finished: Finished cells by name.
         cache: Folder of generated inputs.
-        hosts: launch.hosts of the command line.
+        here: Its hosts are those of the command line.
 
     Raises:
         KeyError: The cell starts from a run that has not finished.
@@ -35,35 +34,20 @@ def settings(cell: Cell, grid: Grid, finished: Mapping[str, CellRecord], cache: 
 
     overrides = [PLACEHOLDER.sub(value, each) if "${" not in each else each for each in (*grid.base, *cell.overrides)]
     if cell.nodes is not None:
-        named = ",".join(f"{host.name}:{host.slots}" for host in hosts[: cell.nodes])
+        named = ",".join(f"{host.name}:{host.slots}" for host in here.hosts[: cell.nodes])
         overrides += [f"launch.hosts=[{named}]", f"machine.nodes={cell.nodes}"]
+    if cell.slow_hosts and here.slow_hosts:
+        overrides.append(f"launch.hosts=[{','.join(here.slow_hosts[: cell.slow_hosts])}]")
     return overrides
 
 
-@contextmanager
-def linked(link: Optional[Link]) -> Iterator[List[str]]:
-    """Give ranks and servers limited links within the block; yields the overrides for it."""
-    if link is None or network.possible():
-        yield []
-        return
-    with network.Network(link.ranks + link.servers, link.rate, machines=link.ranks) as nodes:
-        before = dict(os.environ)
-        os.environ.update(nodes.env())
-        try:
-            yield [f"launch.hosts={nodes.hosts}"]
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
-
-
-def content(
-    replay: Replay, scale: str, sweep: Optional[SweepDirectory], found: availability.Here, command: str
-) -> Content:
+def content(replay: Replay, scale: str, sweep: Optional[SweepDirectory], found: Here, command: str) -> Content:
     """Return what the page of a replay shows, from the records of its sweep."""
     grid, runs = replay.grid(scale), results.runs_of(sweep)
     about = grid.about
-    if any(cell.link for cell in grid.cells) and (why := network.possible()):
-        about += f"; without limited links here, because {why}"
+    if any(cell.slow_hosts for cell in grid.cells):
+        about += "; two workers and their servers are on "
+        about += "slow_hosts" if found.slow_hosts else "this machine without slow links, since slow_hosts is not set"
     records = results.latest(sweep)
     missing = []
     for cell in grid.cells:
@@ -90,7 +74,7 @@ def _unfinished(record) -> str:
     return f"{record.state.lower()}: {record.error}" if record.error else f"{record.state.lower()}"
 
 
-def runnable(grid: Grid, found: availability.Here) -> Tuple[int, int]:
+def runnable(grid: Grid, found: Here) -> Tuple[int, int]:
     """Return how many cells of the figure can run, and how many there are."""
     shown = [cell for cell in grid.cells if cell.series is not None]
     return sum(not availability.missing(cell, found) for cell in shown), len(shown)

@@ -43,7 +43,7 @@ class Earlier(dict):
 
 def settings(replay, cell, scale) -> dict:
     """Return the flat settings of a cell, which must be valid."""
-    overrides = sweeps.settings(cell, replay.grid(scale), Earlier(), "cache", NODES)
+    overrides = sweeps.settings(cell, replay.grid(scale), Earlier(), "cache", Here(hosts=NODES))
     given = [each for each in FILES if "recordio" in str(overrides) or f"set:{each.partition('=')[0]}" in cell.needs]
     values, own = composed_values(cell.verb, *overrides, *given)
     validate(from_dict(values))
@@ -186,6 +186,15 @@ def test_requirements_are_named_with_what_to_do():
     ]
 
 
+def test_trials_of_a_slow_network_take_their_hosts():
+    [trial] = [cell for cell in REPLAYS["aws-scaling"].small.cells if cell.name == "1-server-2"]
+    here = Here(slow_hosts=["a:1", "b:1", "c:1", "d:1"])
+    assert sweeps.settings(trial, Grid(()), Earlier(), "cache", here)[-1] == "launch.hosts=[a:1,b:1,c:1]"
+    assert not any("hosts" in word for word in sweeps.settings(trial, Grid(()), Earlier(), "cache", Here()))
+    assert availability.missing(trial, Here()) == availability.missing(trial, here) == []
+    assert availability.missing(trial, Here(slow_hosts=["a:1"])) == ["3 hosts with slow links: name 3 in slow_hosts"]
+
+
 @pytest.fixture
 def content():
     """The content of a half-finished replay."""
@@ -230,7 +239,7 @@ def test_derived_panels_compare_with_their_reference():
 def test_paths_of_inputs_are_quoted(monkeypatch):
     monkeypatch.setattr(sweeps.inputs, "folder_of", lambda name, cache: f"/home/jürgen, (x)/{name}")
     cell = Cell("c", "s", "x", ("data.root={photographs}", "batch.per_device=${a}"))
-    overrides = sweeps.settings(cell, Grid(()), Earlier(), "cache", NODES)
+    overrides = sweeps.settings(cell, Grid(()), Earlier(), "cache", Here())
     assert overrides == ["data.root='/home/jürgen, (x)/photographs'", "batch.per_device=${a}"]
 
 
@@ -244,6 +253,7 @@ def test_wrong_requests_are_refused(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert "did you mean beeva-kvstore?" in command_error(capsys, "replay", "beeva-kvstor")
     assert "scale=tiny" in command_error(capsys, "replay", "beeva-kvstore", "scale=tiny")
+    assert "only for scale=small" in command_error(capsys, "replay", "aws-scaling", "slow_hosts=[a:1]")
     assert "again=2" in command_error(capsys, "replay", "beeva-kvstore", "again=2")
     assert list(tmp_path.iterdir()) == []
 
