@@ -9,7 +9,8 @@ from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
 from mxscale.replay.entry import BARS, TABLE, Cell, Panel, Replay
 from mxscale.replay.results import Point, as_csv
-from mxscale.report.claims import figure as figure_of_claim
+from mxscale.report.claims import here as values_of_claim
+from mxscale.report.claims import state as state_of_claim
 
 TEMPLATE = Path(__file__).parent / "replay.html"
 ROOM = 0.82  # of the distance between two places, for bars
@@ -74,7 +75,7 @@ def described(content: Content, drawn: Sequence[Drawn]) -> Dict:
         "content": content, "figures": drawn, "state": state(content),
         "tables": [(numbers.panel.axis, rows(numbers)) for numbers in content.numbers],
         "claims": [
-            (one, claims.published(one.row), figure_of_claim(one), claims.agreement(one)) for one in content.outcomes
+            (one.row, claims.published(one.row), state_of_claim(one), values_of_claim(one)) for one in content.outcomes
         ],
     }  # fmt: skip
 

@@ -3,7 +3,7 @@
 import re
 from typing import List, Mapping, Optional, Tuple
 
-from mxscale.records import claims, reduced
+from mxscale.records import claims
 from mxscale.replay import availability, inputs, results
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import SMALL, Cell, Grid, Replay
@@ -55,13 +55,12 @@ def content(replay: Replay, scale: str, sweep: Optional[SweepDirectory], found: 
             continue
         why = availability.missing(cell, found)
         missing.append(Open(cell, f"needs {'; '.join(why)}" if why else _unfinished(records.get(cell.name))))
-    decided = reduced.evaluate({replay.name: runs}) if scale == SMALL else {}
-    full = [] if scale == SMALL else list(runs.values())
+    full, small = ([], {replay.name: runs}) if scale == SMALL else (list(runs.values()), {})
     return Content(
         replay, scale, about, command,
         [Numbers(panel, results.published(replay, panel), results.own(panel, grid, runs)) for panel in replay.panels],
         missing,
-        claims.outcomes(full, claims.modelled(), decided, replay.claims),
+        claims.outcomes(full, claims.modelled(), small, replay.claims),
         [(name, run.id) for name, run in runs.items()],
     )  # fmt: skip
 

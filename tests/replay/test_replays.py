@@ -15,7 +15,7 @@ from mxscale.cli import main, replaying
 from mxscale.config.schema import flatten, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.environment.hosts import Host
-from mxscale.records import claims, reduced
+from mxscale.records import claim_values, claims
 from mxscale.records.recorded import Recorded
 from mxscale.replay import availability, page, results, sweeps
 from mxscale.replay.availability import Here
@@ -107,20 +107,20 @@ def test_full_scale_has_the_published_settings(name, cell, wanted):
 
 @pytest.mark.slow
 def test_some_run_at_full_scale_has_the_tag_of_each_measured_claim():
-    conditions = {row["id"]: row["how"] for row in csv_tables.read("claim_conditions")}
+    table = claims.known()
     for name, replay in REPLAYS.items():
         if name == "adaltas-gap":  # whose claims are those of `mxscale diagnose`
             continue
         tagged = {claim for cell in replay.full.cells for claim in settings(replay, cell, "full").get("claims", ())}
-        measured = {claim for claim in replay.claims if conditions[claim] not in ("model", "tool", "source")}
+        measured = {claim for claim in replay.claims if table[claim]["how"] not in ("", "source")}
         assert measured - {"test-io"} <= tagged, name
 
 
 def test_a_claim_at_reduced_scale_names_cells_of_its_replay():
-    for row in csv_tables.read("reduced_claims"):
+    for row in filter(lambda row: row["replay"], claims.known().values()):
         replay = REPLAYS[row["replay"]]
         assert row["id"] in replay.claims
-        assert set(row["how"].split()[2:]) <= {cell.name for cell in replay.small.cells}, row["id"]
+        assert set(row["reduced"].split()[2:]) <= {cell.name for cell in replay.small.cells}, row["id"]
 
 
 def test_published_numbers_belong_to_panels():
@@ -139,31 +139,36 @@ def run(name: str, replay="aws-scaling small", **metrics) -> Recorded:
 RATES = {"horovod-2": 100.0, "1-server-2": 60.0, "2-servers-per-worker-2": 50.0}
 
 
-def test_a_reduced_figure_says_whether_it_points_the_same_way():
+@pytest.fixture
+def at_small_scale():
+    """The outcomes of all claims by three runs of a small replay."""
     runs = [run(name, throughput__median=rate) for name, rate in RATES.items()]
-    found = reduced.evaluate(reduced.of_runs(runs))
-    assert found["ps-1-server"].same and found["ps-1-server"].value == 0.6
-    assert found["hvd-cheapest"].value == 2.0
-    reversed_ = found["ps-2to1"]
+    outcomes = claims.outcomes(runs, claims.modelled(), claim_values.small_trials(runs))
+    return {one.row["id"]: one for one in outcomes}
+
+
+def test_a_reduced_figure_says_whether_it_points_the_same_way(at_small_scale):
+    one_server = at_small_scale["ps-1-server"].reduced
+    assert one_server.same and one_server.text == "one server has 0.60 of Horovod's images/s"
+    assert "2.00" in at_small_scale["hvd-cheapest"].reduced.text
+    reversed_ = at_small_scale["ps-2to1"].reduced
     assert not reversed_.same and reversed_.direction == "reversed" and reversed_.why
     assert reversed_.runs == ["id-2-servers-per-worker-2", "id-1-server-2"]
 
 
-def test_a_reduced_figure_never_counts_as_measured():
-    runs = [run(name, throughput__median=rate) for name, rate in RATES.items()]
-    found = claims.outcomes(runs, claims.modelled(), reduced.evaluate(reduced.of_runs(runs)))
-    states = {one.row["id"]: one.state for one in found}
+def test_a_reduced_figure_never_counts_as_measured(at_small_scale):
+    states = {name: one.state for name, one in at_small_scale.items()}
     assert states["ps-1-server"] == claims.REDUCED
     assert claims.MEASURED not in states.values()
 
 
 def test_only_finished_runs_of_small_replays_count():
-    assert reduced.of_runs([run("horovod-2", replay="aws-scaling full")]) == {}
-    assert reduced.of_runs([dataclasses.replace(run("horovod-2"), status="FAILED")]) == {}
+    assert claim_values.small_trials([run("horovod-2", replay="aws-scaling full")]) == {}
+    assert claim_values.small_trials([dataclasses.replace(run("horovod-2"), status="FAILED")]) == {}
 
 
 def test_prices_and_other_teams_rows_are_source_facts():
-    states = {one.row["id"]: one.state for one in claims.outcomes([], claims.modelled())}
+    states = {one.row["id"]: one.state for one in claims.outcomes([], claims.modelled(), {})}
     assert {name for name, state in states.items() if state == claims.SOURCE} == {
         "p3-price", "dgx1-price", "table-he", "table-goyal", "table-codreanu", "table-cho", "table-you",
     }  # fmt: skip
@@ -205,7 +210,7 @@ def content():
         for panel in replay.panels
     ]
     [lacking] = [cell for cell in replay.small.cells if cell.name == "horovod-1"]
-    outcomes = claims.outcomes([], claims.modelled(), reduced.evaluate({replay.name: runs}), replay.claims)
+    outcomes = claims.outcomes([], claims.modelled(), {replay.name: runs}, replay.claims)
     return page.Content(replay, SMALL, "digits", "mxscale replay aws-scaling scale=small", numbers,
                         [page.Open(lacking, "not run yet")], outcomes, [])  # fmt: skip
 
