@@ -1,17 +1,17 @@
 """Replays of AWS 2019: Horovod against parameter servers, and the quick start on MNIST."""
 
-from mxscale.replay.entry import EACH, TABLE, Cell, Grid, Panel, Replay, devices, grid_of, slug
+from mxscale.replay.entry import EACH, TABLE, Grid, Panel, Replay, Trial, devices, grid_of, slug
 
 WORK = "AWS 2019"
 MNIST = Replay(
     "aws-mnist", WORK, "MNIST on two processes of one machine", "",
     (Panel("throughput/median", derive=EACH, label="samples/s of one rank"), Panel("train/top1")),
-    full=Grid((Cell("mnist", "two processes", "by batch 100", ("max_steps=100", "log_every=100"), needs=("mpi",)),
-               Cell("speed", "two processes", "epoch 1", ("epochs=1",), needs=("mpi",))),
+    full=Grid((Trial("mnist", "two processes", "by batch 100", ("max_steps=100", "log_every=100"), needs=("mpi",)),
+               Trial("speed", "two processes", "epoch 1", ("epochs=1",), needs=("mpi",))),
               ("experiment=aws_mnist",)),
     small=Grid(
-        (Cell("mnist", "two processes", "by batch 100", ("max_steps=100", "log_every=100")),
-         Cell("speed", "two processes", "epoch 1", ("max_steps=400",))),
+        (Trial("mnist", "two processes", "by batch 100", ("max_steps=100", "log_every=100")),
+         Trial("speed", "two processes", "epoch 1", ("max_steps=400",))),
         ("experiment=aws_mnist", "claims=[]", "comm.transport=gloo", "data.root={mnist}", "data.checksum=first_use"),
         "60,000 synthetic digits of MNIST's shape in its idx files, which nobody has to download; Gloo in place of MPI",
     ),
@@ -40,18 +40,18 @@ SCALING = Replay(
     (Panel("throughput/median"), Panel("scaling/efficiency"), Panel("cost/total_eur", TABLE)),
     full=Grid(
         tuple(
-            Cell(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", own, needs=NEEDS, nodes=nodes)
+            Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", own, needs=NEEDS, nodes=nodes)
             for (name, own), (gpus, nodes) in grid_of(EXCHANGES.items(), NODES.items())
         ),
         about="the first 1, 2, 4 and 8 of launch.hosts",
     ),
     small=Grid(
         (
-            Cell("horovod-1", "Horovod", devices(1), ("launch.ranks=1",)),
-            Cell("horovod-2", "Horovod", devices(2), ("launch.ranks=2",), slow_hosts=2),
-            Cell("1-server-1", "1 server", devices(1), (*PS, "launch.ranks=1", "comm.servers=1")),
+            Trial("horovod-1", "Horovod", devices(1), ("launch.ranks=1",)),
+            Trial("horovod-2", "Horovod", devices(2), ("launch.ranks=2",), slow_hosts=2),
+            Trial("1-server-1", "1 server", devices(1), (*PS, "launch.ranks=1", "comm.servers=1")),
             *(
-                Cell(f"{slug(name)}-2", name, devices(2), (*PS, "launch.ranks=2", f"comm.servers={count}"),
+                Trial(f"{slug(name)}-2", name, devices(2), (*PS, "launch.ranks=2", f"comm.servers={count}"),
                      slow_hosts=2 + count)
                 for name, count in SERVERS.items()
             ),

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from mxscale.replay.entry import LINES, Cell, Grid, Panel, Replay, devices, grid_of
+from mxscale.replay.entry import LINES, Grid, Panel, Replay, Trial, devices, grid_of
 
 WORK = "BEEVA 2017"
 SPEED, ONE_EPOCH = Panel("throughput/median"), Panel("val/top1")
@@ -12,7 +12,7 @@ R50 = ("model.pretrained=symbol:data/models/resnet-50",)
 
 # The analogue: the small network, trained on the digits 0 to 4, fine-tuned on 5 to 9 by SGD at a constant rate that is
 # proportional to the batch, in one process that drives CPU devices of one thread each
-PRETRAIN = Cell("pretraining", None, "", ("data=digits", "epochs=6", "launch.ranks=1"))
+PRETRAIN = Trial("pretraining", None, "", ("data=digits", "epochs=6", "launch.ranks=1"))
 SMALL = (
     "data=digits", "data.classes=['5','6','7','8','9']", "model=pretrained",
     "model.pretrained={run:pretraining}", "optimizer=sgd", "optimizer.momentum=0.0", "optimizer.weight_decay=0.0",
@@ -27,24 +27,24 @@ SMALL_LR = {16: "0.03", 32: "0.06"}  # of one device, by its batch; from 0.1 on,
 LR = {16: "0.00125", 32: "0.0025"}
 
 
-def small_cell(name: str, series: str, x: str, *overrides: str, **others) -> Cell:
-    """Return a cell of the analogue; its own settings replace those of SMALL."""
-    return Cell(name, series, x, (*SMALL, *overrides), verb="finetune", **others)
+def small_trial(name: str, series: str, x: str, *overrides: str, **others) -> Trial:
+    """Return a trial of the analogue; its own settings replace those of SMALL."""
+    return Trial(name, series, x, (*SMALL, *overrides), verb="finetune", **others)
 
 
-def full_cell(gpus: int, batch: int, series: str, *overrides: str, gpu: str = "K80", x: str = "", **others) -> Cell:
-    """Return a cell with the published batch and learning rate per GPU."""
+def full_trial(gpus: int, batch: int, series: str, *overrides: str, gpu: str = "K80", x: str = "", **others) -> Trial:
+    """Return a trial with the published batch and learning rate per GPU."""
     one = ("machine.instance=p2.xlarge",) if (gpu, gpus) == ("K80", 1) else ()  # more are a p2.8xlarge
     own = (*one, f"launch.ranks={gpus}", f"batch.per_device={batch}", f"optimizer.lr={LR[batch]}", *overrides)
     name = others.pop("name", f"{gpus}x{batch}")
     needs = (f"gpus:{gpu}:{gpus}", *others.pop("needs", FILES))
-    return Cell(name, series, x or f"{gpus} GPU", own, verb="finetune", needs=needs, **others)
+    return Trial(name, series, x or f"{gpus} GPU", own, verb="finetune", needs=needs, **others)
 
 
 def by_devices_and_batch(*overrides: str) -> tuple:
-    """Return the cells of one and two devices with two batches each, by the number of devices."""
+    """Return the trials of one and two devices with two batches each, by the number of devices."""
     return tuple(
-        small_cell(
+        small_trial(
             f"{n}x{batch}", f"batch {batch}", devices(n), f"launch.ranks={n}",
             f"batch.per_device={batch}", f"optimizer.lr={SMALL_LR[batch]}", *overrides,
         )
@@ -58,7 +58,7 @@ RESNET152 = Replay(
     "beeva-p2-resnet152", WORK, "ResNet-152 on Caltech-256, one epoch: speed, efficiency, accuracy", "devices",
     (SPEED, Panel("scaling/efficiency"), ONE_EPOCH),
     full=Grid(
-        tuple(full_cell(n, batch, f"batch {batch}") for n, batch in grid_of((1, 8), (16, 32))),
+        tuple(full_trial(n, batch, f"batch {batch}") for n, batch in grid_of((1, 8), (16, 32))),
         ONE_PASS,
     ),
     small=Grid((PRETRAIN, *by_devices_and_batch("epochs=4")), about=f"{ABOUT}; four epochs"),
@@ -77,13 +77,13 @@ def slice_of_p3(threads: int) -> tuple:
 SIX_EPOCHS = Replay(
     "beeva-p2-six-epochs", WORK, "six epochs of ResNet-152 on Caltech-256: accuracy, minutes, euros", "",
     (Panel("val/top1"), Panel("time/wall_s"), Panel("cost/total_eur")),
-    full=Grid((full_cell(8, 16, "ResNet-152", x="6 epochs"),), EXPERIMENT),
+    full=Grid((full_trial(8, 16, "ResNet-152", x="6 epochs"),), EXPERIMENT),
     small=Grid(
         (
             PRETRAIN,
-            small_cell("one-epoch", "small network", "1 epoch", "launch.ranks=2", "batch.per_device=16",
+            small_trial("one-epoch", "small network", "1 epoch", "launch.ranks=2", "batch.per_device=16",
                        f"optimizer.lr={SMALL_LR[16]}", "epochs=1", *slice_of_p3(2)),
-            small_cell("six-epochs", "small network", "6 epochs", "launch.ranks=2", "batch.per_device=16",
+            small_trial("six-epochs", "small network", "6 epochs", "launch.ranks=2", "batch.per_device=16",
                        f"optimizer.lr={SMALL_LR[16]}", "epochs=6", *slice_of_p3(2)),
         ),
         about=f"{ABOUT}; at a quarter of the price of a p3.2xlarge, of which AWS bills at least a minute",
@@ -95,7 +95,7 @@ RESNET50 = Replay(
     "beeva-p2-resnet50", WORK, "ResNet-50 on Caltech-256: speed, efficiency, accuracy after six epochs", "devices",
     (SPEED, Panel("scaling/efficiency"), ONE_EPOCH),
     full=Grid(
-        tuple(full_cell(n, 32, "ResNet-50", *R50, needs=R50_FILES) for n in (1, 8)),
+        tuple(full_trial(n, 32, "ResNet-50", *R50, needs=R50_FILES) for n in (1, 8)),
         (*EXPERIMENT, "claims=[finetune-acc-r50,finetune-eff-r50]"),
     ),
     small=Grid(
@@ -104,7 +104,7 @@ RESNET50 = Replay(
                 PRETRAIN, overrides=(*PRETRAIN.overrides, "model=mnist_convnet", "optimizer.lr=0.005", "epochs=10")
             ),
             *(
-                small_cell(f"{n}x16", "MNIST convnet", devices(n), f"launch.ranks={n}",
+                small_trial(f"{n}x16", "MNIST convnet", devices(n), f"launch.ranks={n}",
                            "batch.per_device=16", "optimizer.lr=0.01", "epochs=6")
                 for n in (1, 2)
             ),
@@ -119,9 +119,9 @@ P3 = Replay(
     (SPEED, Panel("cost/total_eur")),
     full=Grid(
         (
-            *(full_cell(n, batch, f"P2, batch {batch}", name=f"p2-{n}x{batch}") for n, batch in grid_of((1, 8), LR)),
+            *(full_trial(n, batch, f"P2, batch {batch}", name=f"p2-{n}x{batch}") for n, batch in grid_of((1, 8), LR)),
             *(
-                full_cell(n, batch, f"P3, batch {batch}", f"machine.instance=p3.{2 * n}xlarge",
+                full_trial(n, batch, f"P3, batch {batch}", f"machine.instance=p3.{2 * n}xlarge",
                           "machine.as_of='2017-11-12'", gpu="V100", name=f"p3-{n}x{batch}")
                 for n, batch in grid_of((1, 4), LR)
             ),
@@ -132,7 +132,7 @@ P3 = Replay(
         (
             PRETRAIN,
             *(
-                small_cell(f"threads{threads}-{batch}", f"{threads} thread{'s' * (threads > 1)}", f"batch {batch}",
+                small_trial(f"threads{threads}-{batch}", f"{threads} thread{'s' * (threads > 1)}", f"batch {batch}",
                            "launch.ranks=1", f"launch.threads={threads}", f"batch.per_device={batch}",
                            f"optimizer.lr={SMALL_LR[batch]}", "epochs=48", *slice_of_p3(threads))
                 for threads, batch in grid_of((1, 2), (16, 32))
@@ -154,7 +154,7 @@ BUILDS = Replay(
     (SPEED,),
     full=Grid(
         tuple(
-            full_cell(4, batch, name, gpu="V100", x=f"batch {batch}", name=f"{name.lower()}-{batch}",
+            full_trial(4, batch, name, gpu="V100", x=f"batch {batch}", name=f"{name.lower()}-{batch}",
                       needs=(f"build:{build}", *FILES))
             for batch, (name, build) in grid_of(LR, FULL_BUILDS.items())
         ),
@@ -164,7 +164,7 @@ BUILDS = Replay(
         (
             PRETRAIN,
             *(
-                small_cell(f"{name}-{batch}", name, f"batch {batch}", "launch.ranks=2", f"batch.per_device={batch}",
+                small_trial(f"{name}-{batch}", name, f"batch {batch}", "launch.ranks=2", f"batch.per_device={batch}",
                            f"optimizer.lr={SMALL_LR[batch]}", "epochs=4", needs=needs)
                 for batch, (name, needs) in grid_of((16, 32), SMALL_BUILDS.items())
             ),
@@ -175,13 +175,13 @@ BUILDS = Replay(
 )  # fmt: skip
 
 # name -> comm, what it needs
-KVSTORES = {"local": ("kvstore_local", ()), "device": ("device", ()), "nccl": ("nccl", ("nccl",))}
+KVSTORES = {"local": ("kvstore_local", ()), "device": ("device", ()), "nccl": ("nccl", ("gpus::2",))}
 KVSTORE = Replay(
     "beeva-kvstore", WORK, "kvstore local, device and nccl: ResNet-152 on 4 V100", "",
     (SPEED, ONE_EPOCH),
     full=Grid(
         tuple(
-            full_cell(4, batch, name, f"comm={comm}", gpu="V100", x=f"batch {batch}", name=f"{name}-{batch}",
+            full_trial(4, batch, name, f"comm={comm}", gpu="V100", x=f"batch {batch}", name=f"{name}-{batch}",
                       needs=(*FILES, *needs))
             for batch, (name, (comm, needs)) in grid_of(LR, KVSTORES.items())
         ),
@@ -191,7 +191,7 @@ KVSTORE = Replay(
         (
             PRETRAIN,
             *(
-                small_cell(f"{name}-{batch}", name, f"batch {batch}", "launch.ranks=2", f"comm={comm}",
+                small_trial(f"{name}-{batch}", name, f"batch {batch}", "launch.ranks=2", f"comm={comm}",
                            f"batch.per_device={batch}", f"optimizer.lr={SMALL_LR[batch]}", "epochs=4",
                            needs=needs)
                 for batch, (name, (comm, needs)) in grid_of((16, 32), KVSTORES.items())
@@ -206,7 +206,7 @@ KVSTORE = Replay(
 def decoding(*overrides: str, about: str = "") -> Grid:
     return Grid(
         tuple(
-            Cell(f"{reader}-{n}", reader, str(n), (*overrides, f"io.threads=[{n}]", f"io.readers=[{reader}]",
+            Trial(f"{reader}-{n}", reader, str(n), (*overrides, f"io.threads=[{n}]", f"io.readers=[{reader}]",
                  f"data.reader={reader}", "io.seconds=3"), verb="test-io")
             for reader, n in grid_of(("record_iter", "turbojpeg"), (1, 2, 3))
         ),

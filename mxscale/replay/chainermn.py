@@ -1,6 +1,6 @@
 """Replays of ChainerMN 2018: ImageNet in 15 minutes, its recipe, its exchange."""
 
-from mxscale.replay.entry import LINES, TIMES, Cell, Grid, Panel, Replay, devices, grid_of, slug
+from mxscale.replay.entry import LINES, TIMES, Grid, Panel, Replay, Trial, devices, grid_of, slug
 
 WORK = "ChainerMN 2018"
 FILES = ("set:data.train", "set:data.val")
@@ -47,12 +47,12 @@ LARGE_BATCH = Replay(
     "chainermn-large-batch", WORK, "the recipe for extremely large batches, switched on part by part", "",
     (Panel("val/top1"),),
     full=Grid(
-        tuple(Cell(slug(name), "ResNet-50", name, own, needs=("gpus:P100:8", *FILES), nodes=128)
+        tuple(Trial(slug(name), "ResNet-50", name, own, needs=("gpus:P100:8", *FILES), nodes=128)
               for name, own in FULL_PARTS.items()),
         ("experiment=chainermn_in15",),
     ),
     small=Grid(
-        tuple(Cell(slug(name), "small network", name, own) for name, own in PARTS.items()), BATCH,
+        tuple(Trial(slug(name), "small network", name, own) for name, own in PARTS.items()), BATCH,
         f"the small network on digits, all training images in one batch of 1,024, {EPOCHS} epochs",
     ),
     claims=("in15-acc",),
@@ -62,11 +62,11 @@ IN15 = Replay(
     "chainermn-in15", WORK, "90 epochs of ResNet-50 on ImageNet by several teams", "",
     (Panel("time/wall_s", logarithmic=True), Panel("val/top1")),
     full=Grid(
-        (Cell("in15", "time of 90 epochs", "this replay", (), needs=("gpus:P100:8", *FILES), nodes=128),),
+        (Trial("in15", "time of 90 epochs", "this replay", (), needs=("gpus:P100:8", *FILES), nodes=128),),
         ("experiment=chainermn_in15",),
     ),
     small=Grid(
-        tuple(Cell(f"ranks-{n}", "time of 90 epochs", devices(n), (f"launch.ranks={n}", "data.shards=16"))
+        tuple(Trial(f"ranks-{n}", "time of 90 epochs", devices(n), (f"launch.ranks={n}", "data.shards=16"))
               for n in (1, 2)),
         (*(each for each in BATCH if not each.startswith(("epochs", "launch.ranks"))), "epochs=90",
          "optimizer=rmsprop_warmup", "schedule=slow_start", "model.bn_statistics=last_batch"),
@@ -89,14 +89,14 @@ DOUBLE_BUFFERING = Replay(
      Panel("scaling/efficiency"), Panel("val/top1")),
     full=Grid(
         tuple(
-            Cell(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", own, needs=("gpus:V100:8", *FILES), nodes=nodes)
+            Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", own, needs=("gpus:V100:8", *FILES), nodes=nodes)
             for (name, own), (gpus, nodes) in grid_of(EXCHANGES.items(), {8: 1, 16: 2, 32: 4}.items())
         ),
         ("experiment=chainermn_double_buffering",),
     ),
     small=Grid(
         tuple(
-            Cell(f"{slug(name)}-{n}", name, devices(n), (f"launch.ranks={n}", *own), slow_hosts=2 if n > 1 else 0)
+            Trial(f"{slug(name)}-{n}", name, devices(n), (f"launch.ranks={n}", *own), slow_hosts=2 if n > 1 else 0)
             for (name, own), n in grid_of(EXCHANGES.items(), (1, 2))
         ),
         ("data=digits", "model=small", "launch.threads=1", "launch.device=cpu", "batch.per_device=8", "epochs=6",
@@ -111,15 +111,15 @@ ALLREDUCE = Replay(
     (Panel("allreduce/ms/", LINES, logarithmic=True, label="time, ms"),),
     full=Grid(
         (
-            Cell("nccl", "NCCL", "", ("comm.transport=mpi",), "test-allreduce", needs=("gpus:P100:1",), nodes=2),
-            Cell("mpi", "MPI", "", ("comm.transport=mpi", "launch.device=cpu"), "test-allreduce", nodes=2),
+            Trial("nccl", "NCCL", "", ("comm.transport=mpi",), "test-allreduce", needs=("gpus:P100:1",), nodes=2),
+            Trial("mpi", "MPI", "", ("comm.transport=mpi", "launch.device=cpu"), "test-allreduce", nodes=2),
         ),
     ),
     small=Grid(
         (
-            Cell("gloo", "Gloo", "", ("comm.transport=gloo", "launch.device=cpu"), "test-allreduce"),
-            Cell("mpi", "MPI", "", ("comm.transport=mpi", "launch.device=cpu"), "test-allreduce", needs=("mpi",)),
-            Cell("nccl", "NCCL", "", ("comm.transport=mpi",), "test-allreduce", needs=("gpus::2", "nccl")),
+            Trial("gloo", "Gloo", "", ("comm.transport=gloo", "launch.device=cpu"), "test-allreduce"),
+            Trial("mpi", "MPI", "", ("comm.transport=mpi", "launch.device=cpu"), "test-allreduce", needs=("mpi",)),
+            Trial("nccl", "NCCL", "", ("comm.transport=mpi",), "test-allreduce", needs=("gpus::2",)),
         ),
         ("launch.ranks=2",),
         "two processes of this machine",

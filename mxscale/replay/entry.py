@@ -1,4 +1,4 @@
-"""What a replay is: its cells at each scale, and the panels of its figure. The entries are beeva.py, aws.py, ..."""
+"""What a replay is: its trials at each scale, and the panels of its figure. The entries are beeva.py, aws.py, ..."""
 
 import itertools
 import re
@@ -24,16 +24,17 @@ METRICS: Dict[str, Tuple[str, float]] = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class Trial:
     """One run of a replay.
 
     Attributes:
         name: Unique within the replay, part of the run's name.
         series: Series of the figure; None: a run that others start from, which is not shown.
         x: Place on the x axis.
-        overrides: Settings in Hydra's grammar; {run:NAME} is replaced by the run directory of an earlier cell.
+        overrides: Settings in Hydra's grammar; {run:NAME} is replaced by the run directory of an earlier trial.
         verb: What runs it: a key of mxscale.cli.verbs.VERBS.
-        needs: Requirements in the words of `availability.missing`.
+        needs: Requirements: `gpus:NAME:COUNT` (any NAME if empty), `mpi`, `build:NAME` of MXNet, `file:PATH`, and
+            `set:KEY`, a setting that the command line gives.
         nodes: Number of machines, taken from launch.hosts; None: this machine.
         slow_hosts: Number of hosts with slow links, taken from `slow_hosts` if that is set; else it runs here.
     """
@@ -50,16 +51,21 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of a replay at one scale.
+    """The trials of a replay at one scale.
 
     Attributes:
-        base: Settings of all cells.
+        base: Settings of all trials.
         about: How this grid differs from the published one.
     """
 
-    cells: Tuple[Cell, ...]
+    trials: Tuple[Trial, ...]
     base: Tuple[str, ...] = ()
     about: str = ""
+
+    @property
+    def shown(self) -> Tuple[Trial, ...]:
+        """The trials of the figure."""
+        return tuple(trial for trial in self.trials if trial.series is not None)
 
 
 SLOWER, TIMES, EACH = "slower", "times", "each"
