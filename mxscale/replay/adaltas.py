@@ -17,8 +17,8 @@ SYNTHETIC = "synthetic"
 
 def full_trial(name: str, gpus: int, *overrides: str, needs: tuple = ()) -> Trial:
     nodes = NODES[gpus] if NODES[gpus] > 1 else None
-    own = overrides if nodes else (f"launch.ranks={gpus}", *overrides)
-    return Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", own, needs=(f"gpus::{min(8, gpus)}", *needs),
+    settings = overrides if nodes else (f"launch.ranks={gpus}", *overrides)
+    return Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", settings, needs=(f"gpus::{min(8, gpus)}", *needs),
                 nodes=nodes)  # fmt: skip
 
 
@@ -34,8 +34,8 @@ GAP = Replay(
         (
             *(full_trial(SYNTHETIC, gpus, "data=synthetic") for gpus in NODES),
             *(
-                full_trial(name, gpus, "data=imagenet", *own, needs=("set:data.root",))
-                for (name, own), gpus in grid_of(STEPS.items(), NODES)
+                full_trial(name, gpus, "data=imagenet", *settings, needs=("set:data.root",))
+                for (name, settings), gpus in grid_of(STEPS.items(), NODES)
             ),
         ),
         ("model=resnet50_v1b", "batch.per_device=64", "max_steps=200"),
@@ -45,8 +45,8 @@ GAP = Replay(
         (
             *(small_trial(SYNTHETIC, n, "data=synthetic", "data.num_classes=4") for n in (1, 2)),
             *(
-                small_trial(name, n, "data=imagefolder", "data.root={photographs}", *own)
-                for (name, own), n in grid_of(STEPS.items(), (1, 2))
+                small_trial(name, n, "data=imagefolder", "data.root={photographs}", *settings)
+                for (name, settings), n in grid_of(STEPS.items(), (1, 2))
             ),
         ),
         ("model.name=squeezenet1.1", "data.image_size=224", "batch.per_device=8", "epochs=4", "max_steps=24",

@@ -40,8 +40,8 @@ SCALING = Replay(
     (Panel("throughput/median"), Panel("scaling/efficiency"), Panel("cost/total_eur", TABLE)),
     full=Grid(
         tuple(
-            Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", own, needs=NEEDS, nodes=nodes)
-            for (name, own), (gpus, nodes) in grid_of(EXCHANGES.items(), NODES.items())
+            Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", settings, needs=NEEDS, nodes=nodes)
+            for (name, settings), (gpus, nodes) in grid_of(EXCHANGES.items(), NODES.items())
         ),
         about="the first 1, 2, 4 and 8 of launch.hosts",
     ),

@@ -47,12 +47,12 @@ LARGE_BATCH = Replay(
     "chainermn-large-batch", WORK, "the recipe for extremely large batches, switched on part by part", "",
     (Panel("val/top1"),),
     full=Grid(
-        tuple(Trial(slug(name), "ResNet-50", name, own, needs=("gpus:P100:8", *FILES), nodes=128)
-              for name, own in FULL_PARTS.items()),
+        tuple(Trial(slug(name), "ResNet-50", name, settings, needs=("gpus:P100:8", *FILES), nodes=128)
+              for name, settings in FULL_PARTS.items()),
         ("experiment=chainermn_in15",),
     ),
     small=Grid(
-        tuple(Trial(slug(name), "small network", name, own) for name, own in PARTS.items()), BATCH,
+        tuple(Trial(slug(name), "small network", name, settings) for name, settings in PARTS.items()), BATCH,
         f"the small network on digits, all training images in one batch of 1,024, {EPOCHS} epochs",
     ),
     claims=("in15-acc",),
@@ -68,7 +68,7 @@ IN15 = Replay(
     small=Grid(
         tuple(Trial(f"ranks-{n}", "time of 90 epochs", devices(n), (f"launch.ranks={n}", "data.shards=16"))
               for n in (1, 2)),
-        (*(each for each in BATCH if not each.startswith(("epochs", "launch.ranks"))), "epochs=90",
+        (*(word for word in BATCH if not word.startswith(("epochs", "launch.ranks"))), "epochs=90",
          "optimizer=rmsprop_warmup", "schedule=slow_start", "model.bn_statistics=last_batch"),
         "the whole recipe and its 90 epochs, with the small network on digits",
     ),
@@ -89,15 +89,15 @@ DOUBLE_BUFFERING = Replay(
      Panel("scaling/efficiency"), Panel("val/top1")),
     full=Grid(
         tuple(
-            Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", own, needs=("gpus:V100:8", *FILES), nodes=nodes)
-            for (name, own), (gpus, nodes) in grid_of(EXCHANGES.items(), {8: 1, 16: 2, 32: 4}.items())
+            Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", settings, needs=("gpus:V100:8", *FILES), nodes=nodes)
+            for (name, settings), (gpus, nodes) in grid_of(EXCHANGES.items(), {8: 1, 16: 2, 32: 4}.items())
         ),
         ("experiment=chainermn_double_buffering",),
     ),
     small=Grid(
         tuple(
-            Trial(f"{slug(name)}-{n}", name, devices(n), (f"launch.ranks={n}", *own), slow_hosts=2 if n > 1 else 0)
-            for (name, own), n in grid_of(EXCHANGES.items(), (1, 2))
+            Trial(f"{slug(name)}-{n}", name, devices(n), (f"launch.ranks={n}", *settings), slow_hosts=2 if n > 1 else 0)
+            for (name, settings), n in grid_of(EXCHANGES.items(), (1, 2))
         ),
         ("data=digits", "model=small", "launch.threads=1", "launch.device=cpu", "batch.per_device=8", "epochs=6",
          "optimizer.lr=0.2", "log_every=5", "data.threads=1", "validate_every=6"),
