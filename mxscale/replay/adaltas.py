@@ -1,6 +1,8 @@
 """The replay of Adaltas 2019: how much slower real data are than synthetic data, and what closes the gap."""
 
-from mxscale.replay.entry import SLOWER, Grid, Panel, Replay, Trial, devices, grid_of, slug
+from itertools import product
+
+from mxscale.replay.entry import SLOWER, Grid, Panel, Replay, Trial, devices, slug
 
 # Names of the figure's series -> settings; each adds one to the one before
 REAL = ("data.pack_short_side=original", "data.reader=record_iter", "data.threads=1")
@@ -35,7 +37,7 @@ GAP = Replay(
             *(full_trial(SYNTHETIC, gpus, "data=synthetic") for gpus in NODES),
             *(
                 full_trial(name, gpus, "data=imagenet", *settings, needs=("set:data.root",))
-                for (name, settings), gpus in grid_of(STEPS.items(), NODES)
+                for (name, settings), gpus in product(STEPS.items(), NODES)
             ),
         ),
         ("model=resnet50_v1b", "batch.per_device=64", "max_steps=200"),
@@ -46,7 +48,7 @@ GAP = Replay(
             *(small_trial(SYNTHETIC, n, "data=synthetic", "data.num_classes=4") for n in (1, 2)),
             *(
                 small_trial(name, n, "data=imagefolder", "data.root={photographs}", *settings)
-                for (name, settings), n in grid_of(STEPS.items(), (1, 2))
+                for (name, settings), n in product(STEPS.items(), (1, 2))
             ),
         ),
         ("model.name=squeezenet1.1", "data.image_size=224", "batch.per_device=8", "epochs=4", "max_steps=24",

@@ -1,6 +1,8 @@
 """Replays of AWS 2019: Horovod against parameter servers, and the quick start on MNIST."""
 
-from mxscale.replay.entry import EACH, TABLE, Grid, Panel, Replay, Trial, devices, grid_of, slug
+from itertools import product
+
+from mxscale.replay.entry import EACH, TABLE, Grid, Panel, Replay, Trial, devices, slug
 
 WORK = "AWS 2019"
 MNIST = Replay(
@@ -41,7 +43,7 @@ SCALING = Replay(
     full=Grid(
         tuple(
             Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", settings, needs=NEEDS, nodes=nodes)
-            for (name, settings), (gpus, nodes) in grid_of(EXCHANGES.items(), NODES.items())
+            for (name, settings), (gpus, nodes) in product(EXCHANGES.items(), NODES.items())
         ),
         about="the first 1, 2, 4 and 8 of launch.hosts",
     ),

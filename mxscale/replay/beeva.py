@@ -1,8 +1,9 @@
 """Replays of BEEVA 2017: fine-tuning on AWS P2 and P3, its accuracy, its speed by build and kvstore, and its bill."""
 
 from dataclasses import replace
+from itertools import product
 
-from mxscale.replay.entry import LINES, Grid, Panel, Replay, Trial, devices, grid_of
+from mxscale.replay.entry import LINES, Grid, Panel, Replay, Trial, devices
 
 WORK = "BEEVA 2017"
 SPEED, ONE_EPOCH = Panel("throughput/median"), Panel("val/top1")
@@ -53,14 +54,14 @@ RESNET152 = Replay(
     full=Grid(
         tuple(
             full_trial(f"{n}x{batch}", f"batch {batch}", f"{n} GPU", f"K80:{n}", batch)
-            for n, batch in grid_of((1, 8), (16, 32))
+            for n, batch in product((1, 8), (16, 32))
         ),
         ONE_PASS,
     ),
     small=analogue(
         *(
             small_trial(f"{n}x{batch}", f"batch {batch}", devices(n), n, batch, "epochs=4")
-            for n, batch in grid_of((1, 2), (16, 32))
+            for n, batch in product((1, 2), (16, 32))
         ),
         about=f"{ABOUT}; four epochs",
     ),
@@ -116,12 +117,12 @@ P3 = Replay(
         (
             *(
                 full_trial(f"p2-{n}x{batch}", f"P2, batch {batch}", f"{n} GPU", f"K80:{n}", batch)
-                for n, batch in grid_of((1, 8), LR)
+                for n, batch in product((1, 8), LR)
             ),
             *(
                 full_trial(f"p3-{n}x{batch}", f"P3, batch {batch}", f"{n} GPU", f"V100:{n}", batch,
                            f"machine.instance=p3.{2 * n}xlarge", "machine.as_of='2017-11-12'")
-                for n, batch in grid_of((1, 4), LR)
+                for n, batch in product((1, 4), LR)
             ),
         ),
         ONE_PASS,
@@ -130,7 +131,7 @@ P3 = Replay(
         *(
             small_trial(f"threads{threads}-{batch}", f"{threads} thread{'s' * (threads > 1)}", f"batch {batch}", 1,
                         batch, f"launch.threads={threads}", "epochs=48", *slice_of_p3(threads))
-            for threads, batch in grid_of((1, 2), (16, 32))
+            for threads, batch in product((1, 2), (16, 32))
         ),
         about=f"{ABOUT}; a slow and a fast device are one and two threads, each thread at an eighth of the price of a "
         "p3.2xlarge, which has 8; 48 epochs, since AWS bills at least a minute",
@@ -148,14 +149,14 @@ BUILDS = Replay(
         tuple(
             full_trial(f"{name.lower()}-{batch}", name, f"batch {batch}", "V100:4", batch,
                        needs=(f"build:{build}", *FILES))
-            for batch, (name, build) in grid_of(LR, FULL_BUILDS.items())
+            for batch, (name, build) in product(LR, FULL_BUILDS.items())
         ),
         ("experiment=beeva_kvstore", "comm=device", "claims=[build-pip-small,build-pip-large,build-source]"),
     ),
     small=analogue(
         *(
             small_trial(f"{name}-{batch}", name, f"batch {batch}", 2, batch, "epochs=4", needs=needs)
-            for batch, (name, needs) in grid_of((16, 32), SMALL_BUILDS.items())
+            for batch, (name, needs) in product((16, 32), SMALL_BUILDS.items())
         ),
         about=f"{ABOUT}; run once per image",
     ),
@@ -170,14 +171,14 @@ KVSTORE = Replay(
     full=Grid(
         tuple(
             full_trial(f"{name}-{batch}", name, f"batch {batch}", "V100:4", batch, f"comm={comm}")
-            for batch, (name, (comm, _)) in grid_of(LR, KVSTORES.items())
+            for batch, (name, (comm, _)) in product(LR, KVSTORES.items())
         ),
         ("experiment=beeva_kvstore",),
     ),
     small=analogue(
         *(
             small_trial(f"{name}-{batch}", name, f"batch {batch}", 2, batch, "epochs=4", f"comm={comm}", needs=needs)
-            for batch, (name, (comm, needs)) in grid_of((16, 32), KVSTORES.items())
+            for batch, (name, (comm, needs)) in product((16, 32), KVSTORES.items())
         ),
     ),
     claims=("kvstore-nccl", "kvstore-nccl-upstream"),
@@ -189,7 +190,7 @@ def decoding(*overrides: str, about: str = "") -> Grid:
         tuple(
             Trial(f"{reader}-{n}", reader, str(n), (*overrides, f"io.threads=[{n}]", f"io.readers=[{reader}]",
                  f"data.reader={reader}", "io.seconds=3"), verb="test-io")
-            for reader, n in grid_of(("record_iter", "turbojpeg"), (1, 2, 3))
+            for reader, n in product(("record_iter", "turbojpeg"), (1, 2, 3))
         ),
         about=about,
     )  # fmt: skip

@@ -1,6 +1,8 @@
 """Replays of ChainerMN 2018: ImageNet in 15 minutes, its recipe, its exchange."""
 
-from mxscale.replay.entry import LINES, TIMES, Grid, Panel, Replay, Trial, devices, grid_of, slug
+from itertools import product
+
+from mxscale.replay.entry import LINES, TIMES, Grid, Panel, Replay, Trial, devices, slug
 
 WORK = "ChainerMN 2018"
 FILES = ("set:data.train", "set:data.val")
@@ -90,14 +92,14 @@ DOUBLE_BUFFERING = Replay(
     full=Grid(
         tuple(
             Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", settings, needs=("gpus:V100:8", *FILES), nodes=nodes)
-            for (name, settings), (gpus, nodes) in grid_of(EXCHANGES.items(), {8: 1, 16: 2, 32: 4}.items())
+            for (name, settings), (gpus, nodes) in product(EXCHANGES.items(), {8: 1, 16: 2, 32: 4}.items())
         ),
         ("experiment=chainermn_double_buffering",),
     ),
     small=Grid(
         tuple(
             Trial(f"{slug(name)}-{n}", name, devices(n), (f"launch.ranks={n}", *settings), slow_hosts=2 if n > 1 else 0)
-            for (name, settings), n in grid_of(EXCHANGES.items(), (1, 2))
+            for (name, settings), n in product(EXCHANGES.items(), (1, 2))
         ),
         ("data=digits", "model=small", "launch.threads=1", "launch.device=cpu", "batch.per_device=8", "epochs=6",
          "optimizer.lr=0.2", "log_every=5", "data.threads=1", "validate_every=6"),

@@ -1,6 +1,5 @@
 """What a replay is: its trials at each scale, and the panels of its figure. The entries are beeva.py, aws.py, ..."""
 
-import itertools
 import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
@@ -14,7 +13,6 @@ BARS, LINES, TABLE = "bars", "lines", "table"
 METRICS: Dict[str, Tuple[str, float]] = {
     "throughput/median": ("images/s", 1),
     "scaling/efficiency": ("scaling efficiency, %", 100),
-    "best/val_top1": ("val top-1, %", 1),
     "val/top1": ("val top-1, %", 1),
     "train/top1": ("train top-1, %", 1),
     "time/wall_s": ("time, min", 1 / 60),
@@ -137,11 +135,6 @@ class Replay:
 
     def grid(self, scale: str) -> Grid:
         return {FULL: self.full, SMALL: self.small}[scale]
-
-
-def grid_of(*axes) -> Tuple[Tuple, ...]:
-    """Return the combinations of the axes' values, the last axis fastest."""
-    return tuple(itertools.product(*axes))
 
 
 def slug(name: str) -> str:
