@@ -165,8 +165,8 @@ def small_trials(runs: Sequence[Recorded]) -> Dict[str, Dict[str, Recorded]]:
 
 def reduced(row: Mapping[str, str], trials: Mapping[str, Mapping[str, Recorded]]) -> Optional[Reduced]:
     """Return the figure of a claim at reduced scale; None without one or without its trials."""
-    runs = trials.get(row["replay"])
-    if not runs:
+    runs = trials.get(row["replay"], {})
+    if not row["reduced"]:
         return None
     way, metric, *names = row["reduced"].split()
     if not all(name in runs and known(runs[name].metrics.get(metric)) for name in names):

@@ -80,7 +80,7 @@ def outcomes(
     runs: Sequence[Recorded],
     models: Mapping[str, Modelled],
     trials: Mapping[str, Mapping[str, Recorded]],
-    ids: Optional[Sequence[str]] = None,
+    replay: Optional[str] = None,
 ) -> List[Outcome]:
     """Return the outcome of every claim, in the order of the table.
 
@@ -88,12 +88,12 @@ def outcomes(
         runs: Those that may measure a claim.
         models: By id.
         trials: Finished runs of small replays: {replay: {trial: run}}.
-        ids: The claims; all by default.
+        replay: Whose claims; all by default.
     """
     return [
         Outcome(row, claim_values.measured(row, runs), claim_values.reduced(row, trials), models.get(name))
         for name, row in known().items()
-        if ids is None or name in ids
+        if replay in (None, row["replay"])
     ]
 
 

@@ -55,7 +55,6 @@ GAP = Replay(
          "log_every=3", "validate_every=1000", "launch.device=cpu"),
         "SqueezeNet on 256 generated images of 500 by 400 pixels; the same cores decode and compute",
     ),
-    claims=("io-gap-1", "io-gap-32"),
 )  # fmt: skip
 
 REPLAYS = (GAP,)

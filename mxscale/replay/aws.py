@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from mxscale.replay.entry import EACH, TABLE, Grid, Panel, Replay, Trial, devices, slug
+from mxscale.replay.entry import EACH, Grid, Panel, Replay, Trial, devices, slug
 
 WORK = "AWS 2019"
 MNIST = Replay(
@@ -17,7 +17,6 @@ MNIST = Replay(
         ("experiment=aws_mnist", "claims=[]", "comm.transport=gloo", "data.root={mnist}", "data.checksum=first_use"),
         "60,000 synthetic digits of MNIST's shape in its idx files, which nobody has to download; Gloo in place of MPI",
     ),
-    claims=("mnist-2procs-acc", "mnist-2procs-speed"),
 )  # fmt: skip
 
 # x of the figure -> nodes of 8 GPUs; a series -> its settings
@@ -39,7 +38,7 @@ SMALL = (
 SCALING = Replay(
     "aws-scaling", WORK, "ResNet-50 on ImageNet, Horovod against parameter servers: images/s, efficiency, cost",
     "devices",
-    (Panel("throughput/median"), Panel("scaling/efficiency"), Panel("cost/total_eur", TABLE)),
+    (Panel("throughput/median"), Panel("scaling/efficiency"), Panel("cost/total_eur")),
     full=Grid(
         tuple(
             Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", settings, needs=NEEDS, nodes=nodes)
@@ -61,7 +60,6 @@ SCALING = Replay(
         SMALL,
         "the small network on digits, one and two workers of one CPU device",
     ),
-    claims=("hvd-64-throughput", "hvd-64-time", "hvd-64-acc", "ps-1-server", "ps-2to1", "hvd-cheapest"),
 )  # fmt: skip
 
 REPLAYS = (MNIST, SCALING)

@@ -65,7 +65,6 @@ RESNET152 = Replay(
         ),
         about=f"{ABOUT}; four epochs",
     ),
-    claims=("finetune-acc-1ep", "finetune-spread", "finetune-eff-r152"),
 )  # fmt: skip
 
 
@@ -86,7 +85,6 @@ SIX_EPOCHS = Replay(
         small_trial("six-epochs", "small network", "6 epochs", 2, 16, "epochs=6", *slice_of_p3(2)),
         about=f"{ABOUT}; at a quarter of the price of a p3.2xlarge, of which AWS bills at least a minute",
     ),
-    claims=("finetune-acc-6ep", "finetune-time-6ep", "finetune-cost"),
 )  # fmt: skip
 
 CONVNET = replace(
@@ -107,7 +105,6 @@ RESNET50 = Replay(
         about=f"{ABOUT}; another network than beeva-p2-resnet152, as published",
         pretraining=CONVNET,
     ),
-    claims=("finetune-acc-r50", "finetune-eff-r50"),
 )  # fmt: skip
 
 P3 = Replay(
@@ -136,7 +133,6 @@ P3 = Replay(
         about=f"{ABOUT}; a slow and a fast device are one and two threads, each thread at an eighth of the price of a "
         "p3.2xlarge, which has 8; 48 epochs, since AWS bills at least a minute",
     ),
-    claims=("p3-cheaper", "p3-price"),
 )  # fmt: skip
 
 # published name -> build of MXNet; a run measures that of its own environment or image
@@ -160,7 +156,6 @@ BUILDS = Replay(
         ),
         about=f"{ABOUT}; run once per image",
     ),
-    claims=("build-pip-small", "build-pip-large", "build-source"),
 )  # fmt: skip
 
 # name -> comm, what it needs at reduced scale
@@ -181,7 +176,6 @@ KVSTORE = Replay(
             for batch, (name, (comm, needs)) in product((16, 32), KVSTORES.items())
         ),
     ),
-    claims=("kvstore-nccl", "kvstore-nccl-upstream"),
 )  # fmt: skip
 
 
@@ -201,7 +195,6 @@ TEST_IO = Replay(
     (Panel("io/images_per_s", LINES),),
     full=decoding("data=caltech256"),
     small=decoding("data=imagefolder", "data.root={photographs}", about="256 generated images of 500 by 400 pixels"),
-    claims=("test-io",),
 )  # fmt: skip
 
 REPLAYS = (RESNET152, SIX_EPOCHS, RESNET50, P3, BUILDS, KVSTORE, TEST_IO)

@@ -57,7 +57,6 @@ LARGE_BATCH = Replay(
         tuple(Trial(slug(name), "small network", name, settings) for name, settings in PARTS.items()), BATCH,
         f"the small network on digits, all training images in one batch of 1,024, {EPOCHS} epochs",
     ),
-    claims=("in15-acc",),
 )  # fmt: skip
 
 IN15 = Replay(
@@ -74,7 +73,6 @@ IN15 = Replay(
          "optimizer=rmsprop_warmup", "schedule=slow_start", "model.bn_statistics=last_batch"),
         "the whole recipe and its 90 epochs, with the small network on digits",
     ),
-    claims=("in15-time", "in15-acc", "table-he", "table-goyal", "table-codreanu", "table-cho", "table-you"),
 )  # fmt: skip
 
 EXCHANGES = {
@@ -105,7 +103,6 @@ DOUBLE_BUFFERING = Replay(
          "optimizer.lr=0.2", "log_every=5", "data.threads=1", "validate_every=6"),
         "the small network on digits, one and two workers of one CPU device",
     ),
-    claims=("db-speedup", "db-eff-32", "fp16-comm"),
 )  # fmt: skip
 
 ALLREDUCE = Replay(
@@ -126,7 +123,6 @@ ALLREDUCE = Replay(
         ("launch.ranks=2",),
         "two processes of this machine",
     ),
-    claims=("nccl-vs-mpi", "mpi-bandwidth"),
 )  # fmt: skip
 
 REPLAYS = (IN15, LARGE_BATCH, DOUBLE_BUFFERING, ALLREDUCE)

@@ -7,7 +7,7 @@ from typing import Dict, Optional, Tuple
 FULL, SMALL = "full", "small"
 SCALES = (FULL, SMALL)
 
-BARS, LINES, TABLE = "bars", "lines", "table"
+BARS, LINES = "bars", "lines"
 
 # metric of a run -> (axis label, factor)
 METRICS: Dict[str, Tuple[str, float]] = {
@@ -75,7 +75,7 @@ class Panel:
 
     Attributes:
         metric: A key of METRICS, or the beginning of the names of several metrics (`allreduce/ms/`), whose rest is x.
-        form: BARS, LINES or TABLE.
+        form: BARS or LINES.
         logarithmic: Whether the axes are.
         derive: SLOWER: percent below the series `reference` at the same x; TIMES: multiple of it; EACH: of one device.
         label: Axis label; that of METRICS by default.
@@ -116,12 +116,11 @@ class Panel:
 class Replay:
     """A published figure or table, and the runs that make the same one here.
 
-    The published numbers are those of tables/published_figures.csv.
+    The published numbers are those of tables/published_figures.csv, its claims those of tables/claims.csv.
 
     Attributes:
         shows: The figure or table, as a title.
         x: What the x axis is.
-        claims: Ids of tables/claims.csv that it decides.
     """
 
     name: str
@@ -131,7 +130,6 @@ class Replay:
     panels: Tuple[Panel, ...]
     full: Grid
     small: Grid
-    claims: Tuple[str, ...] = ()
 
     def grid(self, scale: str) -> Grid:
         return {FULL: self.full, SMALL: self.small}[scale]

@@ -8,7 +8,7 @@ from mxscale.records.claims import Outcome
 from mxscale.records.recorded import Recorded
 from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
-from mxscale.replay.entry import BARS, TABLE, Panel, Replay, Trial
+from mxscale.replay.entry import BARS, Panel, Replay, Trial
 from mxscale.replay.results import HERE, PUBLISHED, Point
 from mxscale.report import claims as claim_texts
 from mxscale.util import csv_tables
@@ -94,7 +94,7 @@ def figures(content: Content) -> List[Drawn]:
     with matplotlib.rc_context(canvas.STYLE):
         for number, panel in enumerate(replay.panels, 1):
             published, here = content.of(panel, PUBLISHED), content.of(panel, HERE)
-            if panel.form != TABLE and (published or here):
+            if published or here:
                 figure = side_by_side(panel, replay, published, here, colours)
                 drawn.append(canvas.finished(f"{replay.name}-{number}", panel.axis, caption(published), figure))
     return drawn

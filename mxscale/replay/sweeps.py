@@ -58,7 +58,7 @@ def content(replay: Replay, scale: str, sweep: Optional[SweepDirectory], here: H
     for panel in replay.panels:
         points += results.measured(panel, grid, runs)
     full, small = ([], {replay.name: runs}) if scale == SMALL else (list(runs.values()), {})
-    outcomes = claims.outcomes(full, claims.modelled(), small, replay.claims)
+    outcomes = claims.outcomes(full, claims.modelled(), small, replay.name)
     return Content(replay, scale, about, command, points, missing, outcomes, runs)
 
 
