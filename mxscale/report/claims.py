@@ -17,56 +17,57 @@ under its first state."""
 
 def counted(outcomes: Sequence[Outcome]) -> str:
     """Return the counts, such as `44 claims: 0 measured, 12 reduced scale, ...; 4 of 9 modelled figures ...`."""
-    counts = [f"{sum(one.state == state for one in outcomes)} {state}" for state in STATES]
-    modelled = [one for one in outcomes if one.modelled]
-    numbers = [one.within_modelled for one in modelled if one.within_modelled is not None]
+    counts = [f"{sum(claim.state == state for claim in outcomes)} {state}" for state in STATES]
+    modelled = [claim for claim in outcomes if claim.modelled]
+    numbers = [claim.within_modelled for claim in modelled if claim.within_modelled is not None]
     return (
         f"{len(outcomes)} claims: {', '.join(counts)}. Of {len(modelled)} modelled figures, {sum(numbers)} of the "
         f"{len(numbers)} that are numbers are within tolerance"
     )
 
 
-def measured(one: Outcome) -> str:
+def measured(claim: Outcome) -> str:
     """Return the measured value; "" if there is none."""
-    if not one.measured.runs:
+    if not claim.measured.runs:
         return ""
-    value, unit = one.measured.value, one.row["unit"]
+    value, unit = claim.measured.value, claim.row["unit"]
     return f"{value:,.4g} {unit}".rstrip() if abs(value) < 10000 else f"{value:,.0f} {unit}"
 
 
-def reduced(one: Outcome) -> str:
+def reduced(claim: Outcome) -> str:
     """Return the figure at reduced scale and its direction; "" if there is none."""
-    if not one.reduced:
+    if not claim.reduced:
         return ""
-    why = f", because {one.reduced.why}" if one.reduced.why else ""
-    return f"{one.reduced.text}: {one.reduced.direction}{why}"
+    why = f", because {claim.reduced.why}" if claim.reduced.why else ""
+    return f"{claim.reduced.text}: {claim.reduced.direction}{why}"
 
 
-def modelled(one: Outcome) -> str:
+def modelled(claim: Outcome) -> str:
     """Return the modelled value with its error; "" if there is none."""
-    return f"{one.modelled.text} ({one.modelled.error})" if one.modelled else ""
+    return f"{claim.modelled.text} ({claim.modelled.error})" if claim.modelled else ""
 
 
-def state(one: Outcome) -> str:
+def state(claim: Outcome) -> str:
     """Return the state, and whether the value is within tolerance."""
-    return ", ".join(filter(None, (one.state, claims.agreement(one))))
+    return ", ".join(filter(None, (claim.state, claims.agreement(claim))))
 
 
-def here(one: Outcome) -> str:
+def here(claim: Outcome) -> str:
     """Return all values of a claim here."""
-    return "; ".join(filter(None, (measured(one), reduced(one), modelled(one) and f"modelled: {modelled(one)}")))
+    model = f"modelled: {modelled(claim)}" if claim.modelled else ""
+    return "; ".join(filter(None, (measured(claim), reduced(claim), model)))
 
 
-def table_row(one: Outcome) -> List[str]:
+def table_row(claim: Outcome) -> List[str]:
     """Return the texts below HEADINGS."""
-    lines = [measured(one), f"runs {' '.join(one.measured.runs)}" if one.measured.runs else ""]
-    lines += [f"run {run} has its tag, but under other conditions: {why}" for run, why in one.measured.other]
-    small = [reduced(one), f"`mxscale replay {one.reduced.replay} scale=small`: runs {' '.join(one.reduced.runs)}"
-             if one.reduced else ""]  # fmt: skip
-    command = one.row["command"]
+    lines = [measured(claim), f"runs {' '.join(claim.measured.runs)}" if claim.measured.runs else ""]
+    lines += [f"run {run} has its tag, but under other conditions: {why}" for run, why in claim.measured.other]
+    small = [reduced(claim), f"`mxscale replay {claim.reduced.replay} scale=small`: runs {' '.join(claim.reduced.runs)}"
+             if claim.reduced else ""]  # fmt: skip
+    command = claim.row["command"]
     return [
-        f"`{one.row['id']}`", one.row["statement"], claims.published(one.row), *map(_joined, (lines, small)),
-        modelled(one), state(one), one.row["needs"], f"`{command}`" if command else "",
+        f"`{claim.row['id']}`", claim.row["statement"], claims.published(claim.row), *map(_joined, (lines, small)),
+        modelled(claim), state(claim), claim.row["needs"], f"`{command}`" if command else "",
     ]  # fmt: skip
 
 
@@ -77,15 +78,15 @@ def _joined(lines: Sequence[str]) -> str:
 def in_markdown(outcomes: Sequence[Outcome]) -> str:
     """Return a page with a table for each work."""
     parts = ["# Claims", f"{counted(outcomes)}.", ABOUT]
-    for work in dict.fromkeys(one.row["work"] for one in outcomes):
-        rows = [table_row(one) for one in outcomes if one.row["work"] == work]
+    for work in dict.fromkeys(claim.row["work"] for claim in outcomes):
+        rows = [table_row(claim) for claim in outcomes if claim.row["work"] == work]
         parts += [f"## {work}", text_table.markdown(HEADINGS, rows, left=len(HEADINGS), padded=False).rstrip()]
     return _with_numbered_errors("\n\n".join(parts), outcomes) + "\n"
 
 
 def _with_numbered_errors(page: str, outcomes: Sequence[Outcome]) -> str:
     """Return a page with a list of the models' errors at its end, and their numbers in its tables."""
-    errors = dict.fromkeys(one.modelled.error for one in outcomes if one.modelled)
+    errors = dict.fromkeys(claim.modelled.error for claim in outcomes if claim.modelled)
     for number, error in enumerate(errors, 1):
         page = page.replace(f"({error})", f"(error {number})")
     return "\n".join([f"{page}\n\n## Errors of the models\n", *(f"{n}. {error}" for n, error in enumerate(errors, 1))])
@@ -93,5 +94,5 @@ def _with_numbered_errors(page: str, outcomes: Sequence[Outcome]) -> str:
 
 def in_text(outcomes: Sequence[Outcome]) -> str:
     """Return the claims for the terminal, one line each."""
-    rows = [(one.row["id"], claims.published(one.row), state(one), measured(one)) for one in outcomes]
+    rows = [(claim.row["id"], claims.published(claim.row), state(claim), measured(claim)) for claim in outcomes]
     return "\n".join(text_table.columns([("claim", "published", "state", "measured"), *rows]))

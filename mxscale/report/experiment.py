@@ -71,7 +71,7 @@ def plural(number: int, what: str) -> str:
 def in_markdown(name: str, counted: str, table: str, drawn, missing) -> str:
     parts = [f"# {name}\n\n{counted}.\n\n{table}"]
     parts += [f"## {each.title}\n\n![{each.title}]({each.name}.png)\n\n{each.caption}\n" for each in drawn]
-    parts += [f"{each.title}: not shown, {each.why}.\n" for each in missing]
+    parts += [f"{figure.title}: not shown, {figure.why}.\n" for figure in missing]
     return "\n".join(parts)
 
 
@@ -81,6 +81,6 @@ def facts(store: Store, runs: Sequence[Recorded]) -> List[Tuple[str, str]]:
     days = [datetime.fromtimestamp(ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M UTC") for ms in started]
     tags = (("machine", "machine"), ("GPU", "gpu"), ("build", "build"), ("packages", "versions"),
             ("code", "git.commit"), ("data", "data.digest"))  # fmt: skip
-    found = [(name, "; ".join(sorted({run.tags[tag] for run in runs if tag in run.tags}))) for name, tag in tags]
+    values = [(name, "; ".join(sorted({run.tags[tag] for run in runs if tag in run.tags}))) for name, tag in tags]
     dates = [("date", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}")] if days else []
-    return [*dates, *((name, value) for name, value in found if value), ("recorded in", str(store))]
+    return [*dates, *((name, value) for name, value in values if value), ("recorded in", str(store))]
