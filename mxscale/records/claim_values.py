@@ -42,6 +42,11 @@ CALCULATIONS = {
 CONDITIONS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
 
 
+def holds(conditions: str, value: float) -> bool:
+    """Return whether a value meets conditions such as `>=94 <=98`."""
+    return all(CONDITIONS[sign](value, float(bound)) for sign, bound in re.findall(r"([<>]=?)(\S+)", conditions))
+
+
 class Measured(NamedTuple):
     """What runs with a claim's tag measured."""
 
@@ -172,7 +177,6 @@ def reduced(row: Mapping[str, str], trials: Mapping[str, Mapping[str, Recorded]]
     if not all(name in runs and known(runs[name].metrics.get(metric)) for name in names):
         return None
     value = CALCULATIONS[way](*(runs[name].metrics[metric] for name in names))
-    sign, bound = re.match(r"([<>]=?)(.*)", row["same"]).groups()
-    same = CONDITIONS[sign](value, float(bound))
+    same = holds(row["same"], value)
     ids = [runs[name].id for name in names]
     return Reduced(row["figure"].format(value), same, row["replay"], ids, "" if same else row["why_not"])

@@ -1,8 +1,8 @@
 """Claims: the published figures of tables/claims.csv, each with its states here.
 
-A row has the published value, the conditions under which a run measures it, our tolerance (the works state none), what
-a measurement needs, its command, and the calculation of a small replay (see claim_values). The modelled values are in
-tables/modelled_claims.csv.
+A row has the published value, which values agree with it (the tolerance is ours, the works state none), what a
+measurement needs, its command, the conditions under which a run measures it, and the calculation of a small replay (see
+claim_values). The modelled values are in tables/modelled_claims.csv.
 """
 
 from dataclasses import dataclass
@@ -99,37 +99,11 @@ def outcomes(
 
 def verdict(row: Mapping[str, str], value: Optional[float]) -> Optional[bool]:
     """Return whether `value` agrees with the published one; None if either is not a number."""
-    low, high = (float(row[end]) if row[end] else None for end in ("low", "high"))
-    if value is None or (low is None and high is None):
-        return None
-    bound = high if high is not None else low
-    if row["op"] == "between":
-        return low <= value <= high
-    if row["op"] in ("<", "<="):
-        return value < bound or (row["op"] == "<=" and value == bound)
-    if row["op"] in (">", ">="):
-        return value > low or (row["op"] == ">=" and value == low)
-    if not row["tolerance"]:
-        return None
-    return abs(value - low) <= float(row["tolerance"])
-
-
-def published(row: Mapping[str, str]) -> str:
-    """Return the published value, such as `about 86.5 %`; as the work states it if it is not a number."""
-    unit = f" {row['unit']}" if row["unit"] else ""
-    low, high = row["low"], row["high"]
-    if not low and not high:
-        return f"{row['op']}{unit}"
-    if row["op"] == "between" or (low and high and low != high):
-        return f"{low} to {high}{unit}"
-    qualifiers = {"<": "under ", "<=": "at most ", ">": "over ", ">=": "at least ", "~": "about ", "=": ""}
-    return f"{qualifiers[row['op']]}{low or high}{unit}"
+    return None if value is None or not row["agrees"] else claim_values.holds(row["agrees"], value)
 
 
 def agreement(outcome: Outcome) -> str:
-    """Return `within tolerance (± 2)` or `not within tolerance`; "" if there is nothing to compare."""
+    """Return `within tolerance (>=94 <=98)` or `not within tolerance (...)`; "" if there is nothing to compare."""
     if outcome.within is None:
         return ""
-    tolerance = outcome.row["tolerance"]
-    room = f" (± {tolerance})" if outcome.row["op"] in ("~", "=") and tolerance else ""
-    return f"{'within' if outcome.within else 'not within'} tolerance{room}"
+    return f"{'within' if outcome.within else 'not within'} tolerance ({outcome.row['agrees']})"

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from mxscale.records import claims
 from mxscale.records.claims import Outcome
 from mxscale.records.recorded import Recorded
 from mxscale.rendering import canvas, page
@@ -63,7 +62,7 @@ def _rendered(contents: Sequence[Content], drawn: Sequence[Sequence[Drawn]], tit
             "figures": figures_of_replay,
             "tables": [(panel.axis, rows(content, panel)) for panel in content.replay.panels],
             "claims": [
-                (one.row, claims.published(one.row), claim_texts.state(one), claim_texts.here(one))
+                (one.row, one.row["published"], claim_texts.state(one), claim_texts.here(one))
                 for one in content.outcomes
             ],
         }

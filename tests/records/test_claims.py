@@ -47,7 +47,7 @@ def test_every_way_to_measure_is_a_calculation(column):
 def test_run_under_the_conditions_measures_the_claim():
     found = of("finetune-acc-6ep", tagged("finetune-acc-6ep", metrics={"val/top1": 86.2}))
     assert (found.state, found.measured.value, found.measured.runs, found.within) == (MEASURED, 86.2, ["run"], True)
-    assert claims.agreement(found) == "within tolerance (± 0.5)"
+    assert claims.agreement(found) == "within tolerance (>=86 <=87)"
 
 
 def test_median_of_several_runs_counts():
@@ -139,24 +139,31 @@ def test_values_are_in_the_unit_of_the_claim():
 
 
 @pytest.mark.parametrize(
-    "op, low, high, tolerance, value, within",
+    "agrees, value, within",
     [
-        ("between", "83.0", "83.4", "", 83.4, True),
-        ("between", "83.0", "83.4", "", 83.5, False),
-        ("~", "86.5", "86.5", "0.5", 86.0, True),
-        ("~", "86.5", "86.5", "0.5", 85.9, False),
-        ("~", "0", "0", "", 0.1, None),
-        ("<", "", "2.5", "", 2.46, True),
-        ("<", "", "2.5", "", 2.5, False),
-        ("<=", "", "20", "", 20.0, True),
-        (">", "1500", "", "", 1499.0, False),
-        (">=", "192", "944", "", 192.0, True),
-        ("hundreds", "", "", "", 300.0, None),
-        ("~", "86.5", "86.5", "0.5", None, None),
+        (">=83.0 <=83.4", 83.4, True),
+        (">=83.0 <=83.4", 83.5, False),
+        (">=86 <=87", 86.0, True),
+        (">=86 <=87", 85.9, False),
+        (">=-2 <=2", -1.9, True),
+        (">=-2 <=2", -2.1, False),
+        ("<2.5", 2.46, True),
+        ("<2.5", 2.5, False),
+        ("<=20", 20.0, True),
+        (">1500", 1499.0, False),
+        (">1500", 1500.0, False),
+        (">=192", 192.0, True),
+        ("", 300.0, None),
+        (">=86 <=87", None, None),
     ],
 )
-def test_verdict(op, low, high, tolerance, value, within):
-    assert claims.verdict({"op": op, "low": low, "high": high, "tolerance": tolerance}, value) is within
+def test_verdict(agrees, value, within):
+    assert claims.verdict({"agrees": agrees}, value) is within
+
+
+@pytest.mark.parametrize("name, published", [("finetune-acc-6ep", "86.5"), ("kvstore-nccl", "3.5"), ("io-gap-1", "5")])
+def test_the_published_value_agrees_with_itself(name, published):
+    assert claims.verdict(claims.known()[name], float(published))
 
 
 def test_measured_value_precedes_the_model():
