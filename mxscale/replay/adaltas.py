@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from mxscale.replay.entry import SLOWER, Grid, Panel, Replay, Trial, devices, slug
+from mxscale.replay.entry import Grid, Panel, Replay, Trial, devices, slug
 
 # Names of the figure's series -> settings; each adds one to the one before
 REAL = ("data.pack_short_side=original", "data.reader=record_iter", "data.threads=1")
@@ -31,7 +31,7 @@ def small_trial(name: str, ranks: int, *overrides: str) -> Trial:
 GAP = Replay(
     "adaltas-gap", "Adaltas 2019", "synthetic against real data by number of devices", "devices",
     (Panel("throughput/median"),
-     Panel("throughput/median", derive=SLOWER, reference=SYNTHETIC, label="slower than synthetic, %")),
+     Panel("throughput/median", way="slower", reference=SYNTHETIC, label="slower than synthetic, %")),
     full=Grid(
         (
             *(full_trial(SYNTHETIC, gpus, "data=synthetic") for gpus in NODES),

@@ -2,12 +2,12 @@
 
 from itertools import product
 
-from mxscale.replay.entry import EACH, Grid, Panel, Replay, Trial, devices, slug
+from mxscale.replay.entry import Grid, Panel, Replay, Trial, devices, slug
 
 WORK = "AWS 2019"
 MNIST = Replay(
     "aws-mnist", WORK, "MNIST on two processes of one machine", "",
-    (Panel("throughput/median", derive=EACH, label="samples/s of one rank"), Panel("train/top1")),
+    (Panel("throughput/median", way="half", label="samples/s of one rank"), Panel("train/top1")),
     full=Grid((Trial("mnist", "two processes", "by batch 100", ("max_steps=100", "log_every=100"), needs=("mpi",)),
                Trial("speed", "two processes", "epoch 1", ("epochs=1",), needs=("mpi",))),
               ("experiment=aws_mnist",)),

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from mxscale.replay.entry import LINES, TIMES, Grid, Panel, Replay, Trial, devices, slug
+from mxscale.replay.entry import LINES, Grid, Panel, Replay, Trial, devices, slug
 
 WORK = "ChainerMN 2018"
 FILES = ("set:data.train", "set:data.val")
@@ -85,7 +85,7 @@ EXCHANGES = {
 DOUBLE_BUFFERING = Replay(
     "chainermn-double-buffering", WORK, "double buffering and fp16 all-reduce over a slow network", "devices",
     (Panel("throughput/median"),
-     Panel("throughput/median", derive=TIMES, reference="after backward", label="times the rate after backward"),
+     Panel("throughput/median", way="ratio", reference="after backward", label="times the rate after backward"),
      Panel("scaling/efficiency"), Panel("val/top1")),
     full=Grid(
         tuple(

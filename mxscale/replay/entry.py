@@ -4,20 +4,22 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
+from mxscale.records.claim_values import CALCULATIONS
+
 FULL, SMALL = "full", "small"
 SCALES = (FULL, SMALL)
 
 BARS, LINES = "bars", "lines"
 
-# metric of a run -> (axis label, factor)
-METRICS: Dict[str, Tuple[str, float]] = {
-    "throughput/median": ("images/s", 1),
-    "scaling/efficiency": ("scaling efficiency, %", 100),
-    "val/top1": ("val top-1, %", 1),
-    "train/top1": ("train top-1, %", 1),
-    "time/wall_s": ("time, min", 1 / 60),
-    "cost/total_eur": ("cost, EUR", 1),
-    "io/images_per_s": ("images/s", 1),
+# metric of a run -> (axis label, calculation)
+METRICS: Dict[str, Tuple[str, str]] = {
+    "throughput/median": ("images/s", "value"),
+    "scaling/efficiency": ("scaling efficiency, %", "percent"),
+    "val/top1": ("val top-1, %", "value"),
+    "train/top1": ("train top-1, %", "value"),
+    "time/wall_s": ("time, min", "minutes"),
+    "cost/total_eur": ("cost, EUR", "value"),
+    "io/images_per_s": ("images/s", "value"),
 }
 
 
@@ -66,9 +68,6 @@ class Grid:
         return tuple(trial for trial in self.trials if trial.series is not None)
 
 
-SLOWER, TIMES, EACH = "slower", "times", "each"
-
-
 @dataclass(frozen=True)
 class Panel:
     """One metric of the figure.
@@ -77,39 +76,31 @@ class Panel:
         metric: A key of METRICS, or the beginning of the names of several metrics (`allreduce/ms/`), whose rest is x.
         form: BARS or LINES.
         logarithmic: Whether the axes are.
-        derive: SLOWER: percent below the series `reference` at the same x; TIMES: multiple of it; EACH: of one device.
+        way: One of claim_values.CALCULATIONS, of a value and with `reference` of that series' value at the same x; that
+            of METRICS by default.
         label: Axis label; that of METRICS by default.
     """
 
     metric: str
     form: str = BARS
     logarithmic: bool = False
-    derive: Optional[str] = None
+    way: Optional[str] = None
     reference: Optional[str] = None
     label: Optional[str] = None
 
     @property
     def name(self) -> str:
         """Its metric in tables/published_figures.csv."""
-        return f"{self.derive} {self.metric}" if self.derive else self.metric
+        return f"{self.way} {self.metric}" if self.way else self.metric
 
     @property
     def axis(self) -> str:
         return self.label or METRICS[self.metric][0]
 
-    @property
-    def factor(self) -> float:
-        return METRICS[self.metric][1] if self.metric in METRICS and not self.reference else 1.0
-
-    def derived(self, value: float, reference: Optional[float], devices: Optional[int]) -> Optional[float]:
+    def shown(self, value: float, reference: Optional[float]) -> Optional[float]:
         """Return what the panel shows of a metric's value; None if its reference is unknown."""
-        if self.derive == EACH:
-            return value / devices if devices else None
-        if self.derive is None:
-            return value
-        if reference is None:
-            return None
-        return 100 * (1 - value / reference) if self.derive == SLOWER else value / reference
+        values = (value,) if self.reference is None else (value, reference)
+        return None if None in values else CALCULATIONS[self.way or METRICS[self.metric][1]](*values)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def measured(panel: Panel, grid: Grid, runs: Mapping[str, Recorded]) -> List[Poi
     shown = [(trial, runs[trial.name]) for trial in grid.shown if trial.name in runs]
     if panel.metric.endswith("/"):
         return [
-            Point(panel.name, trial.series, x, HERE, panel.factor * value, run.id)
+            Point(panel.name, trial.series, x, HERE, value, run.id)
             for trial, run in shown
             for x, value in _by_number(run.metrics, panel.metric)
         ]
@@ -47,10 +47,9 @@ def measured(panel: Panel, grid: Grid, runs: Mapping[str, Recorded]) -> List[Poi
     values = {(trial.series, trial.x): run.metrics[panel.metric] for trial, run in shown}
     points = []
     for trial, run in shown:
-        reference = values.get((panel.reference, trial.x))
-        value = panel.derived(values[trial.series, trial.x], reference, run.devices)
+        value = panel.shown(values[trial.series, trial.x], values.get((panel.reference, trial.x)))
         if value is not None:
-            points.append(Point(panel.name, trial.series, trial.x, HERE, panel.factor * value, run.id))
+            points.append(Point(panel.name, trial.series, trial.x, HERE, value, run.id))
     return points
 
 
