@@ -53,8 +53,8 @@ def state(claim: Outcome) -> str:
 
 
 def here(claim: Outcome) -> str:
-    """Return all values of a claim here."""
-    model = f"modelled: {modelled(claim)}" if claim.modelled else ""
+    """Return all values of a claim here, to be shown behind its state."""
+    model = f"modelled: {modelled(claim)}" if claim.modelled and claim.state != claims.MODELLED else modelled(claim)
     return "; ".join(filter(None, (measured(claim), reduced(claim), model)))
 
 
