@@ -1,4 +1,4 @@
-"""`mxscale test-allreduce` over links of a given rate: each rank runs on its own node (mxscale/replay/network.py).
+"""`mxscale test-allreduce` over links of a given rate: each rank runs on its own node (bench/emulated_network.py).
 
     python bench/allreduce.py --rate 2gbit [--quick] [--ranks 2] [--transport gloo]
 
@@ -7,9 +7,9 @@ The run directory that it prints is a value of plan.calibrate. Without a slow ne
 
 import sys
 
+import emulated_network as network
 import measure
 
-from mxscale.replay import network
 from mxscale.rundir.directory import ALLREDUCE, RunDir
 
 

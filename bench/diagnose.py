@@ -5,7 +5,7 @@
 input      A reader in a copy of the package sleeps before each step for a known time, longer than a synthetic step.
            If compute is hidden behind the sleep, 1 - real/synthetic is 1 - step / sleep; if not, it is
            1 - step / (step + sleep). Work dispatched before continues meanwhile, so the result lies in between.
-exchange   Two ranks on links of a known rate (mxscale/replay/network.py) exchange after backward. A ring of two sends
+exchange   Two ranks on links of a known rate (bench/emulated_network.py) exchange after backward. A ring of two sends
            all bytes once each way, so an exchange takes at least bytes / rate.
 compute    A larger network on generated images of the same size.
 
@@ -20,10 +20,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import emulated_network as network
 import measure
-
-from mxscale.replay import network
-from mxscale.replay.network import Network
+from emulated_network import Network
 
 RATE = "100mbit"
 SLEEPS = """

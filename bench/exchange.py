@@ -2,7 +2,7 @@
 
     python bench/exchange.py [--quick] [--only resnet18] [--rate 2gbit] [--turns 8] [--save FILE.json]
 
-Each rank and each parameter server runs on its own node, whose link is limited both ways (mxscale/replay/network.py).
+Each rank and each parameter server runs on its own node, whose link is limited both ways (bench/emulated_network.py).
 The workers' nodes divide the cores; a server's node shares those of a worker's node. All rows are started and take
 turns of --seconds (bench/watched.py). The limit runs before each other row, whose share refers to it. --save stores the
 readings, and a further call adds to them. Rates are those of metrics.jsonl.
@@ -30,13 +30,13 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import emulated_network as network
 import measure
 import ranks
+from emulated_network import Network
 from watched import Reading, Training
 
 from mxscale.diagnose.timing import RATE
-from mxscale.replay import network
-from mxscale.replay.network import Network
 from mxscale.rundir.directory import RunDir
 
 

@@ -58,7 +58,7 @@ class Bench:
                 if name == "the disk full":
                     around.enter_context(mounted(folder, "size=12m"))
                 if name == "a link cut":
-                    from mxscale.replay.network import Network
+                    from emulated_network import Network
 
                     network = around.enter_context(Network(2))
                     settings = (*settings, f"launch.hosts={network.hosts}")

@@ -30,8 +30,8 @@ def price(instance: str, region: str, as_of: str, setup_minutes: float = 0) -> d
 def finetune_cost() -> Modelled:
     """Return the bill of 10 minutes of set-up and 10 of training on a p2.8xlarge, in the more expensive region."""
     bills = [prices.cost(price("p2.8xlarge", region, P2_DATE, 10), 600)["eur"] for region in REGIONS]
-    each = ", ".join(f"{bill:.2f} EUR in {region}" for bill, region in zip(bills, REGIONS))
-    return Modelled(max(bills), f"20 minutes billed per second: {each}", EXACT)
+    figures = ", ".join(f"{bill:.2f} EUR in {region}" for bill, region in zip(bills, REGIONS))
+    return Modelled(max(bills), f"20 minutes billed per second: {figures}", EXACT)
 
 
 def p3_price() -> Modelled:
@@ -39,15 +39,15 @@ def p3_price() -> Modelled:
         [price(instance, region, P3_DATE).eur_per_hour for region in REGIONS]
         for instance in ("p3.2xlarge", "p3.16xlarge")
     )
-    each = "; ".join(f"{a:.2f} to {b:.2f} EUR/h in {region}" for a, b, region in zip(small, large, REGIONS))
-    return Modelled(min(large), each, EXACT)
+    figures = "; ".join(f"{a:.2f} to {b:.2f} EUR/h in {region}" for a, b, region in zip(small, large, REGIONS))
+    return Modelled(min(large), figures, EXACT)
 
 
 def scaling_error() -> str:
     """Return the planner's error on published series, given the first rate of each: that of efficiencies and ratios."""
     off = hardware.errors("scaling")
-    each = f"median {off['median']:.0f} %, mean {off['mean']:.0f} % on {off['rows']:.0f} published rows"
-    return f"error of scaling, given the first rate: {each}"
+    figures = f"median {off['median']:.0f} %, mean {off['mean']:.0f} % on {off['rows']:.0f} published rows"
+    return f"error of scaling, given the first rate: {figures}"
 
 
 def aws(instance: str, as_of: str) -> Tuple[scenarios.Machine, str]:
@@ -138,10 +138,10 @@ def one_server() -> Modelled:
 def servers_per_worker() -> Modelled:
     """Return the fewest server machines per worker machine with which servers are as fast as Horovod."""
     ring = on_64_v100()
-    found = [on_64_v100(comm="dist_device_sync", servers=f"{times}x") for times in (1, 2, 3, 4)]
-    enough = [times for times, row in enumerate(found, 1) if row["images_per_s"] >= ring["images_per_s"]]
-    each = ", ".join(f"{times}: {100 * row['efficiency']:.0f} %" for times, row in enumerate(found, 1))
-    text = f"Horovod {100 * ring['efficiency']:.0f} %; by server machines per worker machine {each}"
+    rows = [on_64_v100(comm="dist_device_sync", servers=f"{times}x") for times in (1, 2, 3, 4)]
+    enough = [times for times, row in enumerate(rows, 1) if row["images_per_s"] >= ring["images_per_s"]]
+    figures = ", ".join(f"{times}: {100 * row['efficiency']:.0f} %" for times, row in enumerate(rows, 1))
+    text = f"Horovod {100 * ring['efficiency']:.0f} %; by server machines per worker machine {figures}"
     text += "" if enough else ": none is enough"
     return modelled(enough[0] if enough else float("inf"), text, ring, ratio=True)
 
@@ -149,12 +149,14 @@ def servers_per_worker() -> Modelled:
 def horovod_or_servers() -> Modelled:
     ring, served = on_64_v100(), on_64_v100(comm="dist_device_sync", servers="2x")
     both = {"Horovod": ring, "two server machines per worker machine": served}
-    each = "; ".join(f"{name} {row['images_per_s']:,.0f} images/s, {row['usd']:.0f} USD" for name, row in both.items())
+    figures = "; ".join(
+        f"{name} {row['images_per_s']:,.0f} images/s, {row['usd']:.0f} USD" for name, row in both.items()
+    )
     holds = verdict(
         throughput=ring["images_per_s"] > served["images_per_s"],
         cost=ring["usd"] < served["usd"],
     )
-    return modelled(None, f"90 epochs: {each}: {holds}", ring)
+    return modelled(None, f"90 epochs: {figures}: {holds}", ring)
 
 
 def finetuning(network: str, batch: int, instance: str = "p2.8xlarge", as_of: str = P2_DATE) -> Dict:

@@ -1,9 +1,8 @@
-"""`mxscale replay`: list the replays; run the cells of one or of all as a sweep; write their pages."""
+"""`mxscale replay`: list the replays; run the trials of one or of all as a sweep; write their pages."""
 
 import shlex
 import time
 from pathlib import Path
-from typing import List
 
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
@@ -17,13 +16,13 @@ from mxscale.config.schema import Config, checked, filled, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.config.verbs import measurements, records
 from mxscale.diagnose import all_reduce, input_rates
-from mxscale.environment import hosts
+from mxscale.environment import gpus, hosts
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.progress import echo
 from mxscale.rendering.page import check_installed, prepare
 from mxscale.replay import availability, page, registry, results, sweeps
 from mxscale.replay.availability import Here
-from mxscale.replay.entry import FULL, SCALES, Cell, Replay
+from mxscale.replay.entry import FULL, SCALES, Replay, Trial
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
 from mxscale.rundir.status import FINISHED, KILLED, Status
 from mxscale.rundir.sweep_directory import REFUSED_CELL, SweepDirectory
@@ -42,36 +41,39 @@ MEASUREMENTS = {
 class Request:
     """A command line of `mxscale replay`."""
 
-    def __init__(self, values: dict, own: records.Replay):
+    def __init__(self, values: dict, options: records.Replay):
         """Raises ConfigError."""
+        if options.slow_hosts and options.scale == FULL:
+            raise ConfigError(f"slow_hosts={options.slow_hosts}: only for scale=small; full scale has launch.hosts")
         self.config = validate(from_dict(values))
-        self.values, self.scale, self.again, self.output = values, own.scale, own.again, Path(own.output)
+        self.scale, self.again, self.output = options.scale, options.again, Path(options.output)
         typed = HydraConfig.get().overrides.task
-        self.overrides = [each for each in typed if cells.top_of(each) not in to_dict(records.Replay())]
-        given = [each.partition("=")[0].lstrip("+") for each in self.overrides]
-        self.here = availability.here(hosts.find(self.config), given)
+        self.overrides = [word for word in typed if cells.top_of(word) not in to_dict(records.Replay())]
+        keys = [word.partition("=")[0].lstrip("+") for word in self.overrides]
+        devices = [gpu["name"] for gpu in gpus.driver().get("gpus", [])]
+        self.here = Here(devices, hosts.find(self.config), options.slow_hosts or (), keys)
 
     def command(self, replay: Replay) -> str:
         scale = [f"scale={self.scale}"] if self.scale != FULL else []
         return shlex.join(["mxscale", "replay", replay.name, *scale, *map(redact, self.overrides)])
 
 
-def main(values: dict, own: records.Replay) -> int:
+def main(values: dict, options: records.Replay) -> int:
     """List the replays, or run one or all; return the exit status. Raises ConfigError."""
-    request = Request(values, own)
-    if own.replay is None:
+    request = Request(values, options)
+    if options.replay is None:
         echo(listing(request.here))
         return DONE
     check_installed("mxscale replay")
-    chosen, status = registry.chosen(own.replay), DONE
+    chosen, status = registry.chosen(options.replay), DONE
     prepare(request.output)
     contents = []
     for replay in chosen:
-        ended, stopped, directory = run(replay, request)
+        exit_status, stopped, directory = run(replay, request)
         content = sweeps.content(replay, request.scale, directory, request.here, request.command(replay))
         contents.append(content)
         echo(summary(content, page.write(content, request.output)))
-        status = max(status, ended)
+        status = max(status, exit_status)
         if stopped:
             break
     if len(chosen) > 1:
@@ -84,31 +86,30 @@ def listing(here: Here) -> str:
     lines = [("replay", "work", "figure or table", "scale=full", "scale=small")]
     needs = []
     for replay in registry.REPLAYS.values():
-        able = ["{} of {} runs".format(*sweeps.runnable(replay.grid(scale), here)) for scale in SCALES]
-        lines.append((replay.name, replay.work, replay.shows, *able))
+        runnable = [availability.runnable(replay.grid(scale), here) for scale in SCALES]
+        lines.append((replay.name, replay.work, replay.shows, *runnable))
         needs.append((replay.name, "; ".join(availability.lacking(replay.full, here)) or "nothing"))
     table = text_table.columns(lines)
     return "\n".join([*table, "", "Missing here for scale=full:", *text_table.columns(needs, indent="  ")])
 
 
 def run(replay: Replay, request: Request) -> tuple:
-    """Run the cells of a replay that can run and have no result.
+    """Run the trials of a replay that can run and have no result.
 
     Returns:
         The exit status, whether a signal stopped it, and the sweep's directory.
     """
-    grid = replay.grid(request.scale)
-    able = [cell for cell in grid.cells if not availability.missing(cell, request.here)]
-    if not any(cell.series is not None for cell in able):
-        echo(f"{replay.name}: no run is possible here; scale=small runs an analogue" if request.scale == FULL
-             else f"{replay.name}: no run is possible here")  # fmt: skip
+    possible = [trial for trial in replay.grid(request.scale).trials if not availability.missing(trial, request.here)]
+    if not any(trial.series is not None for trial in possible):
+        analogue = "; scale=small runs an analogue" if request.scale == FULL else ""
+        echo(f"{replay.name}: no run is possible here{analogue}")
         return DONE, False, None
-    opened = open_sweep(replay, request, len(able))
+    opened = open_sweep(replay, request, len(possible))
     status = DONE
     try:
-        for number, cell in enumerate(able):
-            ended = run_cell(opened, replay, cell, number, request)
-            status = max(status, ended.exit)  # a cell that does not compose is not recorded
+        for number, trial in enumerate(possible):
+            ended = run_trial(opened.sweep, replay, trial, number, request)
+            status = max(status, ended.exit)  # a trial that does not compose is not recorded
             stopped = bool(opened.signals.reason) or (ended.exit == INTERRUPTED and ended.reason != BUDGET)
             if stopped:
                 break
@@ -129,56 +130,48 @@ def open_sweep(replay: Replay, request: Request, count: int) -> OpenSweep:
     return OpenSweep(values, typed, facts)
 
 
-def run_cell(opened: OpenSweep, replay: Replay, cell: Cell, number: int, request: Request) -> Status:
-    """Run one cell unless it has finished, record how it ended, and return its status."""
-    with sweeps.linked(cell.link) as linked:
-        return _run_cell(opened, replay, cell, number, request, linked)
-
-
-def _run_cell(opened, replay, cell, number, request, linked) -> Status:
-    since, directory = time.time(), opened.sweep
+def run_trial(directory: SweepDirectory, replay: Replay, trial: Trial, number: int, request: Request) -> Status:
+    """Run one trial unless it has finished, record how it ended, and return its status."""
+    since = time.time()
     try:
-        composed, values, overrides = settings(directory, replay, cell, request, linked)
+        composed, values, overrides = settings(directory, replay, trial, request)
     except KeyError as error:
-        echo(f"cell {number} {cell.name} starts from {error.args[0]}, which has not finished")
+        echo(f"trial {number} {trial.name} starts from {error.args[0]}, which has not finished")
         return Status(REFUSED_CELL, exit=FAILURE)
     except Exception as error:
-        return Status(REFUSED_CELL, exit=refuse(f"{replay.name}, {cell.name}: {explain(error)}"))
-    each = sweep.Cell(directory, number, values, overrides, since, cell.name)
-    if each.finished_before():
-        echo(f"cell {number} {cell.name} already finished: {each.record.run}")
+        return Status(REFUSED_CELL, exit=refuse(f"{replay.name}, {trial.name}: {explain(error)}"))
+    hook = sweep.Cell(directory, number, values, overrides, since, trial.name)
+    if hook.finished_before():
+        echo(f"trial {number} {trial.name} already finished: {hook.record.run}")
         return Status(FINISHED, exit=DONE)
-    echo(f"cell {number} {cell.name}")
-    status = measure(cell.verb, values, each) if cell.verb in MEASUREMENTS else job.execute(composed, overrides, each)
-    each.record_end(status)
+    echo(f"trial {number} {trial.name}")
+    status = measure(trial.verb, values, hook) if trial.verb in MEASUREMENTS else job.execute(composed, overrides, hook)
+    hook.record_end(status)
     return status
 
 
-def settings(directory: SweepDirectory, replay: Replay, cell: Cell, request: Request, linked: List[str]) -> tuple:
-    """Return the settings of a cell: as composed, as a dictionary, and the overrides; `linked`: those of its links."""
-    grid, cache = replay.grid(request.scale), request.config.data.cache
-    own = sweeps.settings(cell, grid, results.finished(directory), cache, request.here.hosts)
-    given = [
-        each for each in request.overrides if cell.nodes is None or not each.lstrip("+").startswith("launch.hosts=")
-    ]
-    overrides = [*own, *linked, *given]  # the last of a key counts; a cell takes the first of the hosts
-    composed = compose(cell.verb, overrides)
-    defaults = to_dict(MEASUREMENTS[cell.verb][1]()) if cell.verb in MEASUREMENTS else {}
-    return (
-        composed,
-        filled(OmegaConf.to_container(composed, resolve=True), {**to_dict(Config()), **defaults}),
-        overrides,
-    )
+def settings(directory: SweepDirectory, replay: Replay, trial: Trial, request: Request) -> tuple:
+    """Return the settings of a trial: as composed, as a dictionary, and the overrides."""
+    grid, here = replay.grid(request.scale), request.here
+    defaults = sweeps.settings(trial, grid, results.finished(directory), request.config.data.cache, here)
+    typed = request.overrides
+    if any(word.startswith("launch.hosts=") for word in defaults):  # the first of those typed
+        typed = [word for word in typed if not word.lstrip("+").startswith("launch.hosts=")]
+    overrides = [*defaults, *typed]  # the last of a key counts
+    composed = compose(trial.verb, overrides)
+    verb_defaults = to_dict(MEASUREMENTS[trial.verb][1]()) if trial.verb in MEASUREMENTS else {}
+    values = filled(OmegaConf.to_container(composed, resolve=True), {**to_dict(Config()), **verb_defaults})
+    return composed, values, overrides
 
 
-def measure(verb: str, values: dict, cell: sweep.Cell) -> Status:
-    """Run a verb that records one measurement as a cell."""
+def measure(verb: str, values: dict, hook: sweep.Cell) -> Status:
+    """Run a verb that records one measurement as a trial."""
     function, verb_settings, group = MEASUREMENTS[verb]
     run_values = {key: value for key, value in values.items() if key != group}
     try:
-        own = checked({group: values[group]}, verb_settings)
-        config = resolve(validate(from_dict({**run_values, "name": cell.record.name})))
-        exit_status = function(config, getattr(own, group), cell)
+        options = checked({group: values[group]}, verb_settings)
+        config = resolve(validate(from_dict({**run_values, "name": hook.record.name})))
+        exit_status = function(config, getattr(options, group), hook)
     except ConfigError as error:
         return Status(REFUSED_CELL, exit=refuse(str(error)), error=str(error))
     state = {DONE: FINISHED, INTERRUPTED: KILLED}.get(exit_status, FAILED)
@@ -187,9 +180,9 @@ def measure(verb: str, values: dict, cell: sweep.Cell) -> Status:
 
 def summary(content: page.Content, path: Path) -> str:
     """Return the claims that a replay decides and where its page is, for the terminal."""
-    lines = [("replay", f"{content.replay.name}, {page.state(content)}")]
+    lines = [("replay", f"{content.replay.name}, {content.state}")]
     for one in content.outcomes:
         figure = f", {one.reduced.text}: {one.reduced.direction}" if one.reduced else ""
         lines.append(("claim", f"{one.row['id']}: {one.state}{figure}"))
-    lines += [("without", f"{each.cell.name}: {each.why}") for each in content.open]
+    lines += [("without", f"{trial.name}: {why}") for trial, why in content.missing]
     return "\n".join(text_table.columns([*lines, ("page", str(path))], indent="  "))

@@ -23,7 +23,7 @@ def comparable(run: RunDir, plan: Plan, signature: str, any_threads: bool = Fals
     if getattr(plan, signature) is None:  # written by an older version
         return []
     any_threads = any_threads or plan.device == "gpu"
-    hardware, found = _hardware(run, plan.device), []
+    hardware, runs = _hardware(run, plan.device), []
     for other in runs_of(run.path.parents[1], run.path.parent.name):
         try:
             known = other.plan()
@@ -34,10 +34,10 @@ def comparable(run: RunDir, plan: Plan, signature: str, any_threads: bool = Fals
                 continue
             other.config()  # raises ConfigError
             if other.figures.get("throughput/median") and _hardware(other, plan.device) == hardware:
-                found.append(other)
+                runs.append(other)
         except ConfigError:  # damaged, or written by a newer version
             continue
-    return found
+    return runs
 
 
 def same_layout(runs: List[RunDir], config: Config, plan: Plan) -> List[RunDir]:

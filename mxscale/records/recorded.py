@@ -60,15 +60,15 @@ OF_DEVICES = ("launch.ranks", "launch.threads", "launch.hosts", "machine.nodes",
 
 def settings(run: Recorded) -> Dict[str, str]:
     """Return the settings and the environment that separate rows, without the seed."""
-    found = {key: run.param(key) for key in run.params if not within(key, OUTSIDE) and not is_forecast(key)}
-    found.update({key: run.tags[key] for key in TAGS if key in run.tags})
+    values = {key: run.param(key) for key in run.params if not within(key, OUTSIDE) and not is_forecast(key)}
+    values.update({key: run.tags[key] for key in TAGS if key in run.tags})
     installed = versions(run.tags)
-    found.update({f"version.{name}": installed[name] for name in VERSIONS if name in installed})
+    values.update({f"version.{name}": installed[name] for name in VERSIONS if name in installed})
     # The values that auto and null resolved to: a rerun has them in place of auto and null
     settled = {"launch.ranks": run.devices, "launch.device": run.tags.get("device"),
                "launch.threads": run.tags.get("threads")}  # fmt: skip
-    found.update({key: str(value) for key, value in settled.items() if value is not None})
-    return found
+    values.update({key: str(value) for key, value in settled.items() if value is not None})
+    return values
 
 
 def versions(tags: Mapping[str, Optional[str]]) -> Dict[str, str]:
@@ -105,8 +105,8 @@ class Row:
         return spread(self.values(metric))
 
     def median(self, metric: str) -> Optional[float]:
-        found = self.spread(metric)
-        return found and found.median
+        values = self.values(metric)
+        return statistics.median(values) if values else None
 
     @property
     def devices(self) -> Optional[int]:
@@ -139,26 +139,26 @@ def rows(runs: Sequence[Recorded]) -> List[Row]:
     for run in runs:
         if run.status == FINISHED:
             groups[tuple(sorted(settings(run).items()))].append(run)
-    found = [Row(dict(key), group) for key, group in groups.items()]
-    keys = distinguishing(found)
-    found.sort(key=lambda row: [sort_key(row.settings.get(key)) for key in keys])
-    return [Row(row.settings, row.runs, label(row.settings, keys)) for row in found]
+    unlabelled = [Row(dict(key), group) for key, group in groups.items()]
+    keys = distinguishing(unlabelled)
+    unlabelled.sort(key=lambda row: [sort_key(row.settings.get(key)) for key in keys])
+    return [Row(row.settings, row.runs, label(row.settings, keys)) for row in unlabelled]
 
 
-def distinguishing(found: Sequence[Row]) -> List[str]:
+def distinguishing(all_rows: Sequence[Row]) -> List[str]:
     """Return few keys by which each row differs from every other, in the order of FIRST."""
     keys, groups = [], {()}
-    for key in varied(found):
-        finer = {tuple(row.settings.get(k) for k in [*keys, key]) for row in found}
+    for key in varied(all_rows):
+        finer = {tuple(row.settings.get(k) for k in [*keys, key]) for row in all_rows}
         if len(finer) > len(groups):
             keys, groups = [*keys, key], finer
     return keys
 
 
-def varied(found: Sequence[Row]) -> List[str]:
+def varied(all_rows: Sequence[Row]) -> List[str]:
     """Return the keys that differ between rows."""
-    keys = dict.fromkeys([*FIRST, *sorted({key for row in found for key in row.settings})])
-    return [key for key in keys if len({row.settings.get(key) for row in found}) > 1]
+    keys = dict.fromkeys([*FIRST, *sorted({key for row in all_rows for key in row.settings})])
+    return [key for key in keys if len({row.settings.get(key) for row in all_rows}) > 1]
 
 
 def label(values: Dict[str, str], keys: Sequence[str]) -> str:
@@ -190,10 +190,10 @@ def sort_key(text: Optional[str]) -> Tuple:
         return (1, 0.0, str(text))
 
 
-def device_series(found: Sequence[Row]) -> List[Tuple[str, List[Row]]]:
+def device_series(all_rows: Sequence[Row]) -> List[Tuple[str, List[Row]]]:
     """Return (label, rows by device count) of rows that differ only in the devices, the longest series first."""
     series: Dict[Tuple, List[Row]] = defaultdict(list)
-    for row in found:
+    for row in all_rows:
         if row.devices is not None and row.median("throughput/median") is not None:
             series[tuple(sorted((k, v) for k, v in row.settings.items() if k not in OF_DEVICES))].append(row)
     for key, group in list(series.items()):
@@ -208,7 +208,7 @@ def device_series(found: Sequence[Row]) -> List[Tuple[str, List[Row]]]:
 
 def _separating(group: Sequence[Row]) -> List[str]:
     """Return the settings of devices in which rows with as many devices differ."""
-    alike = [(one, other) for one, other in itertools.combinations(group, 2) if one.devices == other.devices]
+    alike = [(row, other) for row, other in itertools.combinations(group, 2) if row.devices == other.devices]
     names = [name for name in OF_DEVICES if name != "launch.ranks"]
     return [name for name in names if any(a.settings.get(name) != b.settings.get(name) for a, b in alike)]
 
@@ -216,9 +216,9 @@ def _separating(group: Sequence[Row]) -> List[str]:
 def pareto_front(points: Sequence[Tuple[float, float]]) -> List[int]:
     """Return the indices of the (cost, accuracy) pairs that no other pair dominates, by cost; one of equal pairs."""
     order = sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1]))
-    best, found = float("-inf"), []
+    best, front = float("-inf"), []
     for i in order:
         if points[i][1] > best:
             best = points[i][1]
-            found.append(i)
-    return found
+            front.append(i)
+    return front

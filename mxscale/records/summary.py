@@ -18,8 +18,8 @@ def summarise(run: RunDir, attempt: int) -> Summary:
     history = run.history()
     attempts = run.attempts
     # The last attempt may have started no rank
-    ranks = next((each.ranks for each in reversed(attempts) if each.ranks), None)
-    comparable = {each.attempt for each in attempts if each.ranks == ranks}
+    ranks = next((one.ranks for one in reversed(attempts) if one.ranks), None)
+    comparable = {one.attempt for one in attempts if one.ranks == ranks}
     metrics = {}
     best = run.read("best.json")
     if best:

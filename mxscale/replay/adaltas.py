@@ -1,6 +1,8 @@
 """The replay of Adaltas 2019: how much slower real data are than synthetic data, and what closes the gap."""
 
-from mxscale.replay.entry import SLOWER, Cell, Grid, Panel, Replay, devices, grid_of, slug
+from itertools import product
+
+from mxscale.replay.entry import Grid, Panel, Replay, Trial, devices, slug
 
 # Names of the figure's series -> settings; each adds one to the one before
 REAL = ("data.pack_short_side=original", "data.reader=record_iter", "data.threads=1")
@@ -15,27 +17,27 @@ NODES = {1: 1, 8: 1, 32: 4}
 SYNTHETIC = "synthetic"
 
 
-def full_cell(name: str, gpus: int, *overrides: str, needs: tuple = ()) -> Cell:
+def full_trial(name: str, gpus: int, *overrides: str, needs: tuple = ()) -> Trial:
     nodes = NODES[gpus] if NODES[gpus] > 1 else None
-    own = overrides if nodes else (f"launch.ranks={gpus}", *overrides)
-    return Cell(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", own, needs=(f"gpus::{min(8, gpus)}", *needs),
+    settings = overrides if nodes else (f"launch.ranks={gpus}", *overrides)
+    return Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", settings, needs=(f"gpus::{min(8, gpus)}", *needs),
                 nodes=nodes)  # fmt: skip
 
 
-def small_cell(name: str, ranks: int, *overrides: str) -> Cell:
-    return Cell(f"{slug(name)}-{ranks}", name, devices(ranks), (f"launch.ranks={ranks}", *overrides))
+def small_trial(name: str, ranks: int, *overrides: str) -> Trial:
+    return Trial(f"{slug(name)}-{ranks}", name, devices(ranks), (f"launch.ranks={ranks}", *overrides))
 
 
 GAP = Replay(
     "adaltas-gap", "Adaltas 2019", "synthetic against real data by number of devices", "devices",
     (Panel("throughput/median"),
-     Panel("throughput/median", derive=SLOWER, reference=SYNTHETIC, label="slower than synthetic, %")),
+     Panel("throughput/median", way="slower", reference=SYNTHETIC, label="slower than synthetic, %")),
     full=Grid(
         (
-            *(full_cell(SYNTHETIC, gpus, "data=synthetic") for gpus in NODES),
+            *(full_trial(SYNTHETIC, gpus, "data=synthetic") for gpus in NODES),
             *(
-                full_cell(name, gpus, "data=imagenet", *own, needs=("set:data.root",))
-                for (name, own), gpus in grid_of(STEPS.items(), NODES)
+                full_trial(name, gpus, "data=imagenet", *settings, needs=("set:data.root",))
+                for (name, settings), gpus in product(STEPS.items(), NODES)
             ),
         ),
         ("model=resnet50_v1b", "batch.per_device=64", "max_steps=200"),
@@ -43,17 +45,16 @@ GAP = Replay(
     ),
     small=Grid(
         (
-            *(small_cell(SYNTHETIC, n, "data=synthetic", "data.num_classes=4") for n in (1, 2)),
+            *(small_trial(SYNTHETIC, n, "data=synthetic", "data.num_classes=4") for n in (1, 2)),
             *(
-                small_cell(name, n, "data=imagefolder", "data.root={photographs}", *own)
-                for (name, own), n in grid_of(STEPS.items(), (1, 2))
+                small_trial(name, n, "data=imagefolder", "data.root={photographs}", *settings)
+                for (name, settings), n in product(STEPS.items(), (1, 2))
             ),
         ),
         ("model.name=squeezenet1.1", "data.image_size=224", "batch.per_device=8", "epochs=4", "max_steps=24",
          "log_every=3", "validate_every=1000", "launch.device=cpu"),
         "SqueezeNet on 256 generated images of 500 by 400 pixels; the same cores decode and compute",
     ),
-    claims=("io-gap-1", "io-gap-32"),
 )  # fmt: skip
 
 REPLAYS = (GAP,)

@@ -1,16 +1,13 @@
-"""What a cell needs that this machine lacks, in words that say what to do."""
+"""What a trial needs that this machine lacks, in words that say what to do."""
 
 import os
 import shutil
 from dataclasses import dataclass
 from typing import List, Optional, Sequence
 
-from mxscale.environment import description, gpus
+from mxscale.environment import description
 from mxscale.environment.hosts import Host
-from mxscale.replay.entry import Cell, Grid
-
-# A requirement is KIND:REST
-GPUS, NCCL, MPI, BUILD, FILE, SET = "gpus", "nccl", "mpi", "build", "file", "set"
+from mxscale.replay.entry import Grid, Trial
 
 
 @dataclass(frozen=True)
@@ -19,57 +16,45 @@ class Here:
 
     gpus: Sequence[str] = ()  # names
     hosts: Sequence[Host] = ()  # launch.hosts
-    given: Sequence[str] = ()  # keys that the command line sets
+    slow_hosts: Sequence[str] = ()  # hosts with slow links, ADDRESS:SLOTS
+    keys: Sequence[str] = ()  # settings of the command line
 
 
-def here(hosts: Sequence[Host], given: Sequence[str]) -> Here:
-    """Return what this machine has, besides hosts and keys of the command line."""
-    return Here([gpu["name"] for gpu in gpus.driver().get("gpus", [])], hosts, given)
-
-
-def missing(cell: Cell, found: Here) -> List[str]:
-    """Return why a cell can't run, one reason for each unmet requirement."""
-    reasons = [reason for need in cell.needs if (reason := _unmet(need, found))]
-    if cell.nodes is not None and len(found.hosts) < cell.nodes:
-        hosts = "name it" if cell.nodes == 1 else f"name {cell.nodes}"
-        reasons.append(f"{cell.nodes} machine{'s' * (cell.nodes > 1)}: {hosts} in launch.hosts")
+def missing(trial: Trial, here: Here) -> List[str]:
+    """Return why a trial can't run, one reason for each unmet requirement."""
+    reasons = [reason for need in trial.needs if (reason := _unmet(need, here))]
+    if trial.nodes is not None and len(here.hosts) < trial.nodes:
+        hosts = "name it" if trial.nodes == 1 else f"name {trial.nodes}"
+        reasons.append(f"{trial.nodes} machine{'s' * (trial.nodes > 1)}: {hosts} in launch.hosts")
+    if 0 < len(here.slow_hosts) < trial.slow_hosts:
+        reasons.append(f"{trial.slow_hosts} hosts with slow links: name {trial.slow_hosts} in slow_hosts")
     return reasons
 
 
-def lacking(grid: Grid, found: Here) -> List[str]:
-    """Return the reasons of all cells of a grid, without repetition."""
-    return list(dict.fromkeys(reason for cell in grid.cells for reason in missing(cell, found)))
+def lacking(grid: Grid, here: Here) -> List[str]:
+    """Return the reasons of all trials of a grid, without repetition."""
+    return list(dict.fromkeys(reason for trial in grid.trials for reason in missing(trial, here)))
 
 
-def _unmet(need: str, found: Here) -> Optional[str]:
-    kind, _, rest = need.partition(":")
-    return {GPUS: _gpus, NCCL: _nccl, MPI: _mpi, BUILD: _build, FILE: _file, SET: _set}[kind](rest, found)
+def runnable(grid: Grid, here: Here) -> str:
+    """Return how many trials of the figure can run, such as `2 of 4 runs`."""
+    return f"{sum(not missing(trial, here) for trial in grid.shown)} of {len(grid.shown)} runs"
 
 
-def _gpus(rest: str, found: Here) -> Optional[str]:
-    name, count = rest.split(":")
-    if found.hosts or sum(name in each for each in found.gpus) >= int(count):
-        return None
-    here = f"{len(found.gpus)} x {found.gpus[0]}" if found.gpus else "no GPU"
-    return f"{count} {name or 'GPU'}{'' if name else 's' * (count != '1')} (this machine has {here})"
-
-
-def _nccl(_: str, found: Here) -> Optional[str]:
-    return None if found.gpus else "NCCL, which exchanges between GPUs (this machine has none)"
-
-
-def _mpi(_: str, __: Here) -> Optional[str]:
-    return None if shutil.which("mpirun") else "mpirun: install Open MPI, then remove .venv and run make setup"
-
-
-def _build(name: str, _: Here) -> Optional[str]:
-    here = description.identity().get("build", "wheel")
-    return None if here == name else f"MXNet of the build {name} (this is {here}): run the replay in its image"
-
-
-def _file(path: str, _: Here) -> Optional[str]:
-    return None if os.path.exists(path) else f"{path}, to be placed there"
-
-
-def _set(key: str, found: Here) -> Optional[str]:
-    return None if key in found.given else f"{key}=PATH"
+def _unmet(need: str, here: Here) -> Optional[str]:
+    """Return the reason of an unmet requirement of Trial.needs; None if it is met."""
+    kind, _, what = need.partition(":")
+    if kind == "gpus":
+        name, count = what.split(":")
+        if here.hosts or sum(name in gpu for gpu in here.gpus) >= int(count):
+            return None
+        gpus = f"{len(here.gpus)} x {here.gpus[0]}" if here.gpus else "no GPU"
+        return f"{count} {name or 'GPU'}{'' if name else 's' * (count != '1')} (this machine has {gpus})"
+    if kind == "mpi":
+        return None if shutil.which("mpirun") else "mpirun: install Open MPI, then remove .venv and run make setup"
+    if kind == "build":
+        build = description.identity().get("build", "wheel")
+        return None if build == what else f"MXNet of the build {what} (this is {build}): run the replay in its image"
+    if kind == "file":
+        return None if os.path.exists(what) else f"{what}, to be placed there"
+    return None if what in here.keys else f"{what}=PATH"

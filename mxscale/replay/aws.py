@@ -1,21 +1,22 @@
 """Replays of AWS 2019: Horovod against parameter servers, and the quick start on MNIST."""
 
-from mxscale.replay.entry import EACH, TABLE, Cell, Grid, Link, Panel, Replay, devices, grid_of, slug
+from itertools import product
+
+from mxscale.replay.entry import Grid, Panel, Replay, Trial, devices, slug
 
 WORK = "AWS 2019"
 MNIST = Replay(
     "aws-mnist", WORK, "MNIST on two processes of one machine", "",
-    (Panel("throughput/median", derive=EACH, label="samples/s of one rank"), Panel("train/top1")),
-    full=Grid((Cell("mnist", "two processes", "by batch 100", ("max_steps=100", "log_every=100"), needs=("mpi",)),
-               Cell("speed", "two processes", "epoch 1", ("epochs=1",), needs=("mpi",))),
+    (Panel("throughput/median", way="half", label="samples/s of one rank"), Panel("train/top1")),
+    full=Grid((Trial("mnist", "two processes", "by batch 100", ("max_steps=100", "log_every=100"), needs=("mpi",)),
+               Trial("speed", "two processes", "epoch 1", ("epochs=1",), needs=("mpi",))),
               ("experiment=aws_mnist",)),
     small=Grid(
-        (Cell("mnist", "two processes", "by batch 100", ("max_steps=100", "log_every=100")),
-         Cell("speed", "two processes", "epoch 1", ("max_steps=400",))),
+        (Trial("mnist", "two processes", "by batch 100", ("max_steps=100", "log_every=100")),
+         Trial("speed", "two processes", "epoch 1", ("max_steps=400",))),
         ("experiment=aws_mnist", "claims=[]", "comm.transport=gloo", "data.root={mnist}", "data.checksum=first_use"),
         "60,000 synthetic digits of MNIST's shape in its idx files, which nobody has to download; Gloo in place of MPI",
     ),
-    claims=("mnist-2procs-acc", "mnist-2procs-speed"),
 )  # fmt: skip
 
 # x of the figure -> nodes of 8 GPUs; a series -> its settings
@@ -29,7 +30,7 @@ EXCHANGES = {
 NEEDS = ("gpus:V100:8", "set:data.train", "set:data.val")
 # The analogue: workers of one CPU device, and for two of them 1, 2 or 4 servers
 SERVERS = {"1 server": 1, "1 server per worker": 2, "2 servers per worker": 4}
-RATE, PS = "100mbit", ("comm=parameter_server",)
+PS = ("comm=parameter_server",)
 SMALL = (
     "data=digits", "data.classes=null", "launch.threads=1", "launch.device=cpu", "batch.per_device=16",
     "max_steps=60", "log_every=5", "data.threads=1", "validate_every=1000",
@@ -37,30 +38,28 @@ SMALL = (
 SCALING = Replay(
     "aws-scaling", WORK, "ResNet-50 on ImageNet, Horovod against parameter servers: images/s, efficiency, cost",
     "devices",
-    (Panel("throughput/median"), Panel("scaling/efficiency"), Panel("cost/total_eur", TABLE)),
+    (Panel("throughput/median"), Panel("scaling/efficiency"), Panel("cost/total_eur")),
     full=Grid(
         tuple(
-            Cell(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", own, needs=NEEDS, nodes=nodes)
-            for (name, own), (gpus, nodes) in grid_of(EXCHANGES.items(), NODES.items())
+            Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", settings, needs=NEEDS, nodes=nodes)
+            for (name, settings), (gpus, nodes) in product(EXCHANGES.items(), NODES.items())
         ),
         about="the first 1, 2, 4 and 8 of launch.hosts",
     ),
     small=Grid(
         (
-            Cell("horovod-1", "Horovod", devices(1), ("launch.ranks=1",)),
-            Cell("horovod-2", "Horovod", devices(2), ("launch.ranks=2",), link=Link(RATE, 2)),
-            Cell("1-server-1", "1 server", devices(1), (*PS, "launch.ranks=1", "comm.servers=1")),
+            Trial("horovod-1", "Horovod", devices(1), ("launch.ranks=1",)),
+            Trial("horovod-2", "Horovod", devices(2), ("launch.ranks=2",), slow_hosts=2),
+            Trial("1-server-1", "1 server", devices(1), (*PS, "launch.ranks=1", "comm.servers=1")),
             *(
-                Cell(f"{slug(name)}-2", name, devices(2), (*PS, "launch.ranks=2", f"comm.servers={count}"),
-                     link=Link(RATE, 2, count))
+                Trial(f"{slug(name)}-2", name, devices(2), (*PS, "launch.ranks=2", f"comm.servers={count}"),
+                     slow_hosts=2 + count)
                 for name, count in SERVERS.items()
             ),
         ),
         SMALL,
-        "the small network on digits, one and two workers of one CPU device; two workers and each of their servers "
-        "have links of 100 Mbit/s",
+        "the small network on digits, one and two workers of one CPU device",
     ),
-    claims=("hvd-64-throughput", "hvd-64-time", "hvd-64-acc", "ps-1-server", "ps-2to1", "hvd-cheapest"),
 )  # fmt: skip
 
 REPLAYS = (MNIST, SCALING)

@@ -1,8 +1,9 @@
 """Replays of BEEVA 2017: fine-tuning on AWS P2 and P3, its accuracy, its speed by build and kvstore, and its bill."""
 
 from dataclasses import replace
+from itertools import product
 
-from mxscale.replay.entry import LINES, Cell, Grid, Panel, Replay, devices, grid_of
+from mxscale.replay.entry import LINES, Grid, Panel, Replay, Trial, devices
 
 WORK = "BEEVA 2017"
 SPEED, ONE_EPOCH = Panel("throughput/median"), Panel("val/top1")
@@ -12,7 +13,7 @@ R50 = ("model.pretrained=symbol:data/models/resnet-50",)
 
 # The analogue: the small network, trained on the digits 0 to 4, fine-tuned on 5 to 9 by SGD at a constant rate that is
 # proportional to the batch, in one process that drives CPU devices of one thread each
-PRETRAIN = Cell("pretraining", None, "", ("data=digits", "epochs=6", "launch.ranks=1"))
+PRETRAINING = Trial("pretraining", None, "", ("data=digits", "epochs=6", "launch.ranks=1"))
 SMALL = (
     "data=digits", "data.classes=['5','6','7','8','9']", "model=pretrained",
     "model.pretrained={run:pretraining}", "optimizer=sgd", "optimizer.momentum=0.0", "optimizer.weight_decay=0.0",
@@ -27,29 +28,22 @@ SMALL_LR = {16: "0.03", 32: "0.06"}  # of one device, by its batch; from 0.1 on,
 LR = {16: "0.00125", 32: "0.0025"}
 
 
-def small_cell(name: str, series: str, x: str, *overrides: str, **others) -> Cell:
-    """Return a cell of the analogue; its own settings replace those of SMALL."""
-    return Cell(name, series, x, (*SMALL, *overrides), verb="finetune", **others)
+def small_trial(name: str, series: str, x: str, ranks: int, batch: int, *overrides: str, needs: tuple = ()) -> Trial:
+    """Return a trial of the analogue; its own settings replace those of SMALL."""
+    sizes = (f"launch.ranks={ranks}", f"batch.per_device={batch}", f"optimizer.lr={SMALL_LR[batch]}")
+    return Trial(name, series, x, (*SMALL, *sizes, *overrides), "finetune", needs)
 
 
-def full_cell(gpus: int, batch: int, series: str, *overrides: str, gpu: str = "K80", x: str = "", **others) -> Cell:
-    """Return a cell with the published batch and learning rate per GPU."""
-    one = ("machine.instance=p2.xlarge",) if (gpu, gpus) == ("K80", 1) else ()  # more are a p2.8xlarge
-    own = (*one, f"launch.ranks={gpus}", f"batch.per_device={batch}", f"optimizer.lr={LR[batch]}", *overrides)
-    name = others.pop("name", f"{gpus}x{batch}")
-    needs = (f"gpus:{gpu}:{gpus}", *others.pop("needs", FILES))
-    return Cell(name, series, x or f"{gpus} GPU", own, verb="finetune", needs=needs, **others)
+def analogue(*trials: Trial, about: str = ABOUT, pretraining: Trial = PRETRAINING) -> Grid:
+    """Return the grid of trials that fine-tune the result of a first one."""
+    return Grid((pretraining, *trials), about=about)
 
 
-def by_devices_and_batch(*overrides: str) -> tuple:
-    """Return the cells of one and two devices with two batches each, by the number of devices."""
-    return tuple(
-        small_cell(
-            f"{n}x{batch}", f"batch {batch}", devices(n), f"launch.ranks={n}",
-            f"batch.per_device={batch}", f"optimizer.lr={SMALL_LR[batch]}", *overrides,
-        )
-        for n, batch in grid_of((1, 2), (16, 32))
-    )  # fmt: skip
+def full_trial(name: str, series: str, x: str, gpus: str, batch: int, *overrides: str, needs: tuple = FILES) -> Trial:
+    """Return a trial with the published batch and learning rate per GPU, on GPUs such as K80:8."""
+    one = ("machine.instance=p2.xlarge",) if gpus == "K80:1" else ()  # more are a p2.8xlarge
+    sizes = (f"launch.ranks={gpus.split(':')[1]}", f"batch.per_device={batch}", f"optimizer.lr={LR[batch]}")
+    return Trial(name, series, x, (*one, *sizes, *overrides), "finetune", (f"gpus:{gpus}", *needs))
 
 
 EXPERIMENT = ("experiment=beeva_caltech256",)
@@ -58,11 +52,19 @@ RESNET152 = Replay(
     "beeva-p2-resnet152", WORK, "ResNet-152 on Caltech-256, one epoch: speed, efficiency, accuracy", "devices",
     (SPEED, Panel("scaling/efficiency"), ONE_EPOCH),
     full=Grid(
-        tuple(full_cell(n, batch, f"batch {batch}") for n, batch in grid_of((1, 8), (16, 32))),
+        tuple(
+            full_trial(f"{n}x{batch}", f"batch {batch}", f"{n} GPU", f"K80:{n}", batch)
+            for n, batch in product((1, 8), (16, 32))
+        ),
         ONE_PASS,
     ),
-    small=Grid((PRETRAIN, *by_devices_and_batch("epochs=4")), about=f"{ABOUT}; four epochs"),
-    claims=("finetune-acc-1ep", "finetune-spread", "finetune-eff-r152"),
+    small=analogue(
+        *(
+            small_trial(f"{n}x{batch}", f"batch {batch}", devices(n), n, batch, "epochs=4")
+            for n, batch in product((1, 2), (16, 32))
+        ),
+        about=f"{ABOUT}; four epochs",
+    ),
 )  # fmt: skip
 
 
@@ -77,41 +79,32 @@ def slice_of_p3(threads: int) -> tuple:
 SIX_EPOCHS = Replay(
     "beeva-p2-six-epochs", WORK, "six epochs of ResNet-152 on Caltech-256: accuracy, minutes, euros", "",
     (Panel("val/top1"), Panel("time/wall_s"), Panel("cost/total_eur")),
-    full=Grid((full_cell(8, 16, "ResNet-152", x="6 epochs"),), EXPERIMENT),
-    small=Grid(
-        (
-            PRETRAIN,
-            small_cell("one-epoch", "small network", "1 epoch", "launch.ranks=2", "batch.per_device=16",
-                       f"optimizer.lr={SMALL_LR[16]}", "epochs=1", *slice_of_p3(2)),
-            small_cell("six-epochs", "small network", "6 epochs", "launch.ranks=2", "batch.per_device=16",
-                       f"optimizer.lr={SMALL_LR[16]}", "epochs=6", *slice_of_p3(2)),
-        ),
+    full=Grid((full_trial("8x16", "ResNet-152", "6 epochs", "K80:8", 16),), EXPERIMENT),
+    small=analogue(
+        small_trial("one-epoch", "small network", "1 epoch", 2, 16, "epochs=1", *slice_of_p3(2)),
+        small_trial("six-epochs", "small network", "6 epochs", 2, 16, "epochs=6", *slice_of_p3(2)),
         about=f"{ABOUT}; at a quarter of the price of a p3.2xlarge, of which AWS bills at least a minute",
     ),
-    claims=("finetune-acc-6ep", "finetune-time-6ep", "finetune-cost"),
 )  # fmt: skip
 
+CONVNET = replace(
+    PRETRAINING, overrides=(*PRETRAINING.overrides, "model=mnist_convnet", "optimizer.lr=0.005", "epochs=10")
+)
 RESNET50 = Replay(
     "beeva-p2-resnet50", WORK, "ResNet-50 on Caltech-256: speed, efficiency, accuracy after six epochs", "devices",
     (SPEED, Panel("scaling/efficiency"), ONE_EPOCH),
     full=Grid(
-        tuple(full_cell(n, 32, "ResNet-50", *R50, needs=R50_FILES) for n in (1, 8)),
+        tuple(full_trial(f"{n}x32", "ResNet-50", f"{n} GPU", f"K80:{n}", 32, *R50, needs=R50_FILES) for n in (1, 8)),
         (*EXPERIMENT, "claims=[finetune-acc-r50,finetune-eff-r50]"),
     ),
-    small=Grid(
-        (
-            replace(
-                PRETRAIN, overrides=(*PRETRAIN.overrides, "model=mnist_convnet", "optimizer.lr=0.005", "epochs=10")
-            ),
-            *(
-                small_cell(f"{n}x16", "MNIST convnet", devices(n), f"launch.ranks={n}",
-                           "batch.per_device=16", "optimizer.lr=0.01", "epochs=6")
-                for n in (1, 2)
-            ),
+    small=analogue(
+        *(
+            small_trial(f"{n}x16", "MNIST convnet", devices(n), n, 16, "optimizer.lr=0.01", "epochs=6")
+            for n in (1, 2)
         ),
         about=f"{ABOUT}; another network than beeva-p2-resnet152, as published",
+        pretraining=CONVNET,
     ),
-    claims=("finetune-acc-r50", "finetune-eff-r50"),
 )  # fmt: skip
 
 P3 = Replay(
@@ -119,96 +112,79 @@ P3 = Replay(
     (SPEED, Panel("cost/total_eur")),
     full=Grid(
         (
-            *(full_cell(n, batch, f"P2, batch {batch}", name=f"p2-{n}x{batch}") for n, batch in grid_of((1, 8), LR)),
             *(
-                full_cell(n, batch, f"P3, batch {batch}", f"machine.instance=p3.{2 * n}xlarge",
-                          "machine.as_of='2017-11-12'", gpu="V100", name=f"p3-{n}x{batch}")
-                for n, batch in grid_of((1, 4), LR)
+                full_trial(f"p2-{n}x{batch}", f"P2, batch {batch}", f"{n} GPU", f"K80:{n}", batch)
+                for n, batch in product((1, 8), LR)
+            ),
+            *(
+                full_trial(f"p3-{n}x{batch}", f"P3, batch {batch}", f"{n} GPU", f"V100:{n}", batch,
+                           f"machine.instance=p3.{2 * n}xlarge", "machine.as_of='2017-11-12'")
+                for n, batch in product((1, 4), LR)
             ),
         ),
         ONE_PASS,
     ),
-    small=Grid(
-        (
-            PRETRAIN,
-            *(
-                small_cell(f"threads{threads}-{batch}", f"{threads} thread{'s' * (threads > 1)}", f"batch {batch}",
-                           "launch.ranks=1", f"launch.threads={threads}", f"batch.per_device={batch}",
-                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=48", *slice_of_p3(threads))
-                for threads, batch in grid_of((1, 2), (16, 32))
-            ),
+    small=analogue(
+        *(
+            small_trial(f"threads{threads}-{batch}", f"{threads} thread{'s' * (threads > 1)}", f"batch {batch}", 1,
+                        batch, f"launch.threads={threads}", "epochs=48", *slice_of_p3(threads))
+            for threads, batch in product((1, 2), (16, 32))
         ),
         about=f"{ABOUT}; a slow and a fast device are one and two threads, each thread at an eighth of the price of a "
         "p3.2xlarge, which has 8; 48 epochs, since AWS bills at least a minute",
     ),
-    claims=("p3-cheaper", "p3-price"),
 )  # fmt: skip
 
 # published name -> build of MXNet; a run measures that of its own environment or image
 FULL_BUILDS = {"pip": "cu90", "source": "source", "NGC": "ngc"}
 SMALL_BUILDS = {"pip": ("build:wheel",), "source": ("build:source",), "NGC": ("build:ngc", "gpus::1")}
-
-
 BUILDS = Replay(
     "beeva-builds", WORK, "MXNet of pip, from source, and of NGC: ResNet-152 on 4 V100", "",
     (SPEED,),
     full=Grid(
         tuple(
-            full_cell(4, batch, name, gpu="V100", x=f"batch {batch}", name=f"{name.lower()}-{batch}",
-                      needs=(f"build:{build}", *FILES))
-            for batch, (name, build) in grid_of(LR, FULL_BUILDS.items())
+            full_trial(f"{name.lower()}-{batch}", name, f"batch {batch}", "V100:4", batch,
+                       needs=(f"build:{build}", *FILES))
+            for batch, (name, build) in product(LR, FULL_BUILDS.items())
         ),
         ("experiment=beeva_kvstore", "comm=device", "claims=[build-pip-small,build-pip-large,build-source]"),
     ),
-    small=Grid(
-        (
-            PRETRAIN,
-            *(
-                small_cell(f"{name}-{batch}", name, f"batch {batch}", "launch.ranks=2", f"batch.per_device={batch}",
-                           f"optimizer.lr={SMALL_LR[batch]}", "epochs=4", needs=needs)
-                for batch, (name, needs) in grid_of((16, 32), SMALL_BUILDS.items())
-            ),
+    small=analogue(
+        *(
+            small_trial(f"{name}-{batch}", name, f"batch {batch}", 2, batch, "epochs=4", needs=needs)
+            for batch, (name, needs) in product((16, 32), SMALL_BUILDS.items())
         ),
         about=f"{ABOUT}; run once per image",
     ),
-    claims=("build-pip-small", "build-pip-large", "build-source"),
 )  # fmt: skip
 
-# name -> comm, what it needs
-KVSTORES = {"local": ("kvstore_local", ()), "device": ("device", ()), "nccl": ("nccl", ("nccl",))}
+# name -> comm, what it needs at reduced scale
+KVSTORES = {"local": ("kvstore_local", ()), "device": ("device", ()), "nccl": ("nccl", ("gpus::2",))}
 KVSTORE = Replay(
     "beeva-kvstore", WORK, "kvstore local, device and nccl: ResNet-152 on 4 V100", "",
     (SPEED, ONE_EPOCH),
     full=Grid(
         tuple(
-            full_cell(4, batch, name, f"comm={comm}", gpu="V100", x=f"batch {batch}", name=f"{name}-{batch}",
-                      needs=(*FILES, *needs))
-            for batch, (name, (comm, needs)) in grid_of(LR, KVSTORES.items())
+            full_trial(f"{name}-{batch}", name, f"batch {batch}", "V100:4", batch, f"comm={comm}")
+            for batch, (name, (comm, _)) in product(LR, KVSTORES.items())
         ),
         ("experiment=beeva_kvstore",),
     ),
-    small=Grid(
-        (
-            PRETRAIN,
-            *(
-                small_cell(f"{name}-{batch}", name, f"batch {batch}", "launch.ranks=2", f"comm={comm}",
-                           f"batch.per_device={batch}", f"optimizer.lr={SMALL_LR[batch]}", "epochs=4",
-                           needs=needs)
-                for batch, (name, (comm, needs)) in grid_of((16, 32), KVSTORES.items())
-            ),
+    small=analogue(
+        *(
+            small_trial(f"{name}-{batch}", name, f"batch {batch}", 2, batch, "epochs=4", f"comm={comm}", needs=needs)
+            for batch, (name, (comm, needs)) in product((16, 32), KVSTORES.items())
         ),
-        about=ABOUT,
     ),
-    claims=("kvstore-nccl", "kvstore-nccl-upstream"),
 )  # fmt: skip
 
 
 def decoding(*overrides: str, about: str = "") -> Grid:
     return Grid(
         tuple(
-            Cell(f"{reader}-{n}", reader, str(n), (*overrides, f"io.threads=[{n}]", f"io.readers=[{reader}]",
+            Trial(f"{reader}-{n}", reader, str(n), (*overrides, f"io.threads=[{n}]", f"io.readers=[{reader}]",
                  f"data.reader={reader}", "io.seconds=3"), verb="test-io")
-            for reader, n in grid_of(("record_iter", "turbojpeg"), (1, 2, 3))
+            for reader, n in product(("record_iter", "turbojpeg"), (1, 2, 3))
         ),
         about=about,
     )  # fmt: skip
@@ -219,7 +195,6 @@ TEST_IO = Replay(
     (Panel("io/images_per_s", LINES),),
     full=decoding("data=caltech256"),
     small=decoding("data=imagefolder", "data.root={photographs}", about="256 generated images of 500 by 400 pixels"),
-    claims=("test-io",),
 )  # fmt: skip
 
 REPLAYS = (RESNET152, SIX_EPOCHS, RESNET50, P3, BUILDS, KVSTORE, TEST_IO)

@@ -1,53 +1,42 @@
-"""What a replay is: its cells at each scale, and the panels of its figure. The entries are beeva.py, aws.py, ..."""
+"""What a replay is: its trials at each scale, and the panels of its figure. The entries are beeva.py, aws.py, ..."""
 
-import itertools
 import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
+from mxscale.records.claim_values import CALCULATIONS
+
 FULL, SMALL = "full", "small"
 SCALES = (FULL, SMALL)
 
-BARS, LINES, TABLE = "bars", "lines", "table"
+BARS, LINES = "bars", "lines"
 
-# metric of a run -> (axis label, factor)
-METRICS: Dict[str, Tuple[str, float]] = {
-    "throughput/median": ("images/s", 1),
-    "scaling/efficiency": ("scaling efficiency, %", 100),
-    "best/val_top1": ("val top-1, %", 1),
-    "val/top1": ("val top-1, %", 1),
-    "train/top1": ("train top-1, %", 1),
-    "time/wall_s": ("time, min", 1 / 60),
-    "cost/total_eur": ("cost, EUR", 1),
-    "io/images_per_s": ("images/s", 1),
+# metric of a run -> (axis label, calculation)
+METRICS: Dict[str, Tuple[str, str]] = {
+    "throughput/median": ("images/s", "value"),
+    "scaling/efficiency": ("scaling efficiency, %", "percent"),
+    "val/top1": ("val top-1, %", "value"),
+    "train/top1": ("train top-1, %", "value"),
+    "time/wall_s": ("time, min", "minutes"),
+    "cost/total_eur": ("cost, EUR", "value"),
+    "io/images_per_s": ("images/s", "value"),
 }
 
 
 @dataclass(frozen=True)
-class Link:
-    """Each rank and each server on a network namespace of its own, behind a link of one rate (network.py).
-
-    Where the machine allows none, the cell runs without.
-    """
-
-    rate: str  # in the notation of tc, such as 100mbit
-    ranks: int
-    servers: int = 0
-
-
-@dataclass(frozen=True)
-class Cell:
+class Trial:
     """One run of a replay.
 
     Attributes:
         name: Unique within the replay, part of the run's name.
         series: Series of the figure; None: a run that others start from, which is not shown.
         x: Place on the x axis.
-        overrides: Settings in Hydra's grammar; {run:NAME} is replaced by the run directory of an earlier cell.
+        overrides: Settings in Hydra's grammar; {run:NAME} is replaced by the run directory of an earlier trial.
         verb: What runs it: a key of mxscale.cli.verbs.VERBS.
-        needs: Requirements in the words of `availability.missing`.
+        needs: Requirements: `gpus:NAME:COUNT` (any NAME if empty), `mpi`, `build:NAME` of MXNet, `file:PATH`, and
+            `set:KEY`, a setting that the command line gives.
         nodes: Number of machines, taken from launch.hosts; None: this machine.
-        link: Limited links between ranks of this machine.
+        slow_hosts: Number of hosts with slow links, taken from `slow_hosts` if that is set; else it runs here.
     """
 
     name: str
@@ -57,24 +46,26 @@ class Cell:
     verb: str = "train"
     needs: Tuple[str, ...] = ()
     nodes: Optional[int] = None
-    link: Optional[Link] = None
+    slow_hosts: int = 0
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of a replay at one scale.
+    """The trials of a replay at one scale.
 
     Attributes:
-        base: Settings of all cells.
+        base: Settings of all trials.
         about: How this grid differs from the published one.
     """
 
-    cells: Tuple[Cell, ...]
+    trials: Tuple[Trial, ...]
     base: Tuple[str, ...] = ()
     about: str = ""
 
-
-SLOWER, TIMES, EACH = "slower", "times", "each"
+    @property
+    def shown(self) -> Tuple[Trial, ...]:
+        """The trials of the figure."""
+        return tuple(trial for trial in self.trials if trial.series is not None)
 
 
 @dataclass(frozen=True)
@@ -83,53 +74,44 @@ class Panel:
 
     Attributes:
         metric: A key of METRICS, or the beginning of the names of several metrics (`allreduce/ms/`), whose rest is x.
-        form: BARS, LINES or TABLE.
+        form: BARS or LINES.
         logarithmic: Whether the axes are.
-        derive: SLOWER: percent below the series `reference` at the same x; TIMES: multiple of it; EACH: of one device.
+        way: One of claim_values.CALCULATIONS, of a value and with `reference` of that series' value at the same x; that
+            of METRICS by default.
         label: Axis label; that of METRICS by default.
     """
 
     metric: str
     form: str = BARS
     logarithmic: bool = False
-    derive: Optional[str] = None
+    way: Optional[str] = None
     reference: Optional[str] = None
     label: Optional[str] = None
 
     @property
     def name(self) -> str:
         """Its metric in tables/published_figures.csv."""
-        return f"{self.derive} {self.metric}" if self.derive else self.metric
+        return f"{self.way} {self.metric}" if self.way else self.metric
 
     @property
     def axis(self) -> str:
         return self.label or METRICS[self.metric][0]
 
-    @property
-    def factor(self) -> float:
-        return METRICS[self.metric][1] if self.metric in METRICS and not self.reference else 1.0
-
-    def derived(self, value: float, reference: Optional[float], devices: Optional[int]) -> Optional[float]:
+    def shown(self, value: float, reference: Optional[float]) -> Optional[float]:
         """Return what the panel shows of a metric's value; None if its reference is unknown."""
-        if self.derive == EACH:
-            return value / devices if devices else None
-        if self.derive is None:
-            return value
-        if reference is None:
-            return None
-        return 100 * (1 - value / reference) if self.derive == SLOWER else value / reference
+        values = (value,) if self.reference is None else (value, reference)
+        return None if None in values else CALCULATIONS[self.way or METRICS[self.metric][1]](*values)
 
 
 @dataclass(frozen=True)
 class Replay:
     """A published figure or table, and the runs that make the same one here.
 
-    The published numbers are those of tables/published_figures.csv.
+    The published numbers are those of tables/published_figures.csv, its claims those of tables/claims.csv.
 
     Attributes:
         shows: The figure or table, as a title.
         x: What the x axis is.
-        claims: Ids of tables/claims.csv that it decides.
     """
 
     name: str
@@ -139,15 +121,9 @@ class Replay:
     panels: Tuple[Panel, ...]
     full: Grid
     small: Grid
-    claims: Tuple[str, ...] = ()
 
     def grid(self, scale: str) -> Grid:
         return {FULL: self.full, SMALL: self.small}[scale]
-
-
-def grid_of(*axes) -> Tuple[Tuple, ...]:
-    """Return the combinations of the axes' values, the last axis fastest."""
-    return tuple(itertools.product(*axes))
 
 
 def slug(name: str) -> str:

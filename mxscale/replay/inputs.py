@@ -1,4 +1,4 @@
-"""Generated inputs of the scaled-down replays: the folders {photographs} and {mnist} in the settings of a cell."""
+"""Generated inputs of the scaled-down replays: the folders {photographs} and {mnist} in the settings of a trial."""
 
 import gzip
 import io

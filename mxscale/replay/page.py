@@ -1,33 +1,19 @@
-"""The page of a replay: its panels, the published numbers beside one's own in the same form, and the claims."""
+"""The page of a replay: published numbers beside those of runs here in the same form, and the claims."""
 
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from mxscale.records import claims
 from mxscale.records.claims import Outcome
+from mxscale.records.recorded import Recorded
 from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
-from mxscale.replay.entry import BARS, TABLE, Cell, Panel, Replay
-from mxscale.replay.results import Point, as_csv
-from mxscale.report.claims import figure as figure_of_claim
+from mxscale.replay.entry import BARS, Panel, Replay, Trial
+from mxscale.replay.results import HERE, PUBLISHED, Point
+from mxscale.report import claims as claim_texts
+from mxscale.util import csv_tables
 
 TEMPLATE = Path(__file__).parent / "replay.html"
 ROOM = 0.82  # of the distance between two places, for bars
-
-
-class Numbers(NamedTuple):
-    """The numbers of a panel."""
-
-    panel: Panel
-    published: List[Point]
-    own: List[Point]
-
-
-class Open(NamedTuple):
-    """A cell without a result."""
-
-    cell: Cell
-    why: str
 
 
 class Content(NamedTuple):
@@ -37,53 +23,60 @@ class Content(NamedTuple):
     scale: str
     about: str
     command: str
-    numbers: List[Numbers]
-    open: List[Open]
+    points: List[Point]  # published ones and those of runs here
+    missing: List[Tuple[Trial, str]]  # trials without a result, and why
     outcomes: List[Outcome]
-    runs: List[Tuple[str, str]]  # (cell, its run)
+    runs: Mapping[str, Recorded]  # by the names of their trials
+
+    @property
+    def state(self) -> str:
+        """How many trials have a result, such as `5 of 6 runs`."""
+        trials = len(self.replay.grid(self.scale).shown)
+        return f"{trials - len(self.missing)} of {trials} runs"
+
+    def of(self, panel: Panel, by: str) -> List[Point]:
+        """Return the points of a panel that are PUBLISHED, or those from HERE."""
+        return [point for point in self.points if (point.metric, point.by) == (panel.name, by)]
 
 
 def write(content: Content, folder: Path) -> Path:
     """Write NAME.html, NAME.csv and a PNG of each panel; return the path of the page."""
-    drawn = figures(content)
-    name = content.replay.name
-    texts = {f"{name}.html": page.render(TEMPLATE, book=None, pages=[described(content, drawn)], title=name),
-             f"{name}.csv": as_csv(content.replay, content.numbers)}  # fmt: skip
+    name, drawn = content.replay.name, figures(content)
+    rows = [("replay", *Point._fields), *((name, *point) for point in content.points)]
+    texts = {f"{name}.html": _rendered([content], [drawn], name), f"{name}.csv": csv_tables.text(rows)}
     page.save(texts, drawn, folder)
     return folder / f"{name}.html"
 
 
 def write_book(contents: Sequence[Content], folder: Path) -> Path:
     """Write index.html with the pages of all replays; return its path."""
-    pages = [described(content, figures(content)) for content in contents]
-    states = [state(content) for content in contents]
-    text = page.render(TEMPLATE, book=list(zip(pages, states)), pages=pages, title="Replays")
+    text = _rendered(contents, [figures(content) for content in contents], "Replays", book=True)
     page.save({"index.html": text}, (), folder)
     return folder / "index.html"
 
 
-def state(content: Content) -> str:
-    """Return how many cells have a result, such as `5 of 6 runs`."""
-    cells = len([cell for cell in content.replay.grid(content.scale).cells if cell.series is not None])
-    return f"{cells - len(content.open)} of {cells} runs"
+def _rendered(contents: Sequence[Content], drawn: Sequence[Sequence[Drawn]], title: str, book: bool = False) -> str:
+    pages = [
+        {
+            "content": content,
+            "figures": figures_of_replay,
+            "tables": [(panel.axis, rows(content, panel)) for panel in content.replay.panels],
+            "claims": [
+                (one.row, one.row["published"], claim_texts.state(one), claim_texts.here(one))
+                for one in content.outcomes
+            ],
+        }
+        for content, figures_of_replay in zip(contents, drawn)
+    ]
+    return page.render(TEMPLATE, book=book, pages=pages, title=title)
 
 
-def described(content: Content, drawn: Sequence[Drawn]) -> Dict:
-    """Return what the template shows of a replay."""
-    return {
-        "content": content, "figures": drawn, "state": state(content),
-        "tables": [(numbers.panel.axis, rows(numbers)) for numbers in content.numbers],
-        "claims": [
-            (one, claims.published(one.row), figure_of_claim(one), claims.agreement(one)) for one in content.outcomes
-        ],
-    }  # fmt: skip
-
-
-def rows(numbers: Numbers) -> List[Tuple[str, str, str, str]]:
-    """Return (series, x, published, here) of a panel; the published place and one's own are rarely the same."""
-    keys = dict.fromkeys((point.series, point.x) for point in (*numbers.published, *numbers.own))
-    theirs, ours = ({(p.series, p.x): shown(p.value) for p in points} for points in (numbers.published, numbers.own))
-    return [(series, x, theirs.get((series, x), ""), ours.get((series, x), "")) for series, x in keys]
+def rows(content: Content, panel: Panel) -> List[Tuple[str, str, str, str]]:
+    """Return (series, x, published, here) of a panel; a published place is rarely one of the runs here."""
+    values = {(point.series, point.x, point.by): shown(point.value) for point in content.points
+              if point.metric == panel.name}  # fmt: skip
+    places = dict.fromkeys((series, x) for series, x, _ in values)
+    return [(*place, values.get((*place, PUBLISHED), ""), values.get((*place, HERE), "")) for place in places]
 
 
 def shown(value: float) -> str:
@@ -94,44 +87,44 @@ def figures(content: Content) -> List[Drawn]:
     """Draw the panels that have a number."""
     import matplotlib
 
-    drawn = []
-    series = dict.fromkeys(point.series for each in content.numbers for point in (*each.published, *each.own))
+    drawn, replay = [], content.replay
+    series = dict.fromkeys(point.series for point in content.points)
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(series)}
     with matplotlib.rc_context(canvas.STYLE):
-        for number, numbers in enumerate(content.numbers, 1):
-            if numbers.panel.form != TABLE and (numbers.published or numbers.own):
-                name = f"{content.replay.name}-{number}"
-                figure = panel(numbers, content, colours)
-                drawn.append(canvas.finished(name, numbers.panel.axis, caption(numbers), figure))
+        for number, panel in enumerate(replay.panels, 1):
+            published, here = content.of(panel, PUBLISHED), content.of(panel, HERE)
+            if published or here:
+                figure = side_by_side(panel, replay, published, here, colours)
+                drawn.append(canvas.finished(f"{replay.name}-{number}", panel.axis, caption(published), figure))
     return drawn
 
 
-def caption(numbers: Numbers) -> str:
-    notes = dict.fromkeys(f"{point.source}{f' ({point.note})' if point.note else ''}" for point in numbers.published)
+def caption(published: Sequence[Point]) -> str:
+    notes = dict.fromkeys(f"{point.source}{f' ({point.note})' if point.note else ''}" for point in published)
     return f"Published: {'; '.join(notes)}." if notes else "Not published as numbers."
 
 
-def panel(numbers: Numbers, content: Content, colours: Dict[str, str]):
-    """Return a Matplotlib figure: the published numbers on the left, one's own on the right, in the same form."""
-    figure, (left, right) = canvas.axes(11.0, 4.2, 2, shared=_comparable(numbers))
-    sides = ((left, numbers.published, f"published: {content.replay.work}"), (right, numbers.own, "here"))
-    for on, points, title in sides:
+def side_by_side(panel: Panel, replay: Replay, published: List[Point], here: List[Point], colours: Dict[str, str]):
+    """Return a Matplotlib figure: the published numbers on the left, those from here on the right."""
+    comparable = "%" in panel.axis or "times" in panel.axis  # rates of other machines and networks have another scale
+    figure, (left, right) = canvas.axes(11.0, 4.2, 2, shared=comparable)
+    for on, points, title in ((left, published, f"published: {replay.work}"), (right, here, "here")):
         on.set_title(title, fontsize=11)
         on.grid(axis="y")
         if not points:
             text = "not published\nas numbers" if on is left else "no run yet"
             on.text(0.5, 0.5, text, ha="center", va="center", transform=on.transAxes, alpha=0.7)
             on.set_xticks([])
-        elif numbers.panel.form == BARS:
+        elif panel.form == BARS:
             _bars(on, points, colours)
-            if numbers.panel.logarithmic:  # limits of its own: by default it would begin just below the smallest bar
+            if panel.logarithmic:  # limits of its own: by default it would begin just below the smallest bar
                 values = [point.value for point in points]
                 on.set_yscale("log")
                 on.set_ylim(min(values) / 3, max(values) * 2)
         else:
-            _lines(on, points, colours, numbers.panel.logarithmic)
-        on.set_xlabel(content.replay.x)
-    left.set_ylabel(numbers.panel.axis)
+            _lines(on, points, colours, panel.logarithmic)
+        on.set_xlabel(replay.x)
+    left.set_ylabel(panel.axis)
     right.tick_params(labelleft=True)
     handles = {label: handle for on in (left, right) for handle, label in zip(*on.get_legend_handles_labels())}
     if handles:
@@ -139,20 +132,15 @@ def panel(numbers: Numbers, content: Content, colours: Dict[str, str]):
     return figure
 
 
-def _comparable(numbers: Numbers) -> bool:
-    """Return whether both sides have one scale: percentages have, rates of other machines and networks differ."""
-    return "%" in numbers.panel.axis or "times" in numbers.panel.axis
-
-
 def _bars(on, points: Sequence[Point], colours: Dict[str, str]) -> None:
     places = {x: number for number, x in enumerate(dict.fromkeys(point.x for point in points))}
     series = list(dict.fromkeys(point.series for point in points))
     width = ROOM / len(series)
     for number, name in enumerate(series):
-        mine = [point for point in points if point.series == name]
-        x = [places[point.x] + (number - (len(series) - 1) / 2) * width for point in mine]
-        bars = on.bar(x, [point.value for point in mine], 0.94 * width, color=colours[name], label=name, alpha=0.9)
-        on.bar_label(bars, [shown(point.value) for point in mine], fontsize=8 if len(points) < 9 else 6.5, padding=1)
+        ours = [point for point in points if point.series == name]
+        x = [places[point.x] + (number - (len(series) - 1) / 2) * width for point in ours]
+        bars = on.bar(x, [point.value for point in ours], 0.94 * width, color=colours[name], label=name, alpha=0.9)
+        on.bar_label(bars, [shown(point.value) for point in ours], fontsize=8 if len(points) < 9 else 6.5, padding=1)
     on.set_xticks(range(len(places)), [x.replace(": ", ":\n") for x in places], fontsize=9 if len(places) < 5 else 7.5)
     if len(places) > 4:
         on.tick_params(axis="x", labelrotation=20)
@@ -163,8 +151,8 @@ def _bars(on, points: Sequence[Point], colours: Dict[str, str]) -> None:
 
 def _lines(on, points: Sequence[Point], colours: Dict[str, str], logarithmic: bool) -> None:
     for name in dict.fromkeys(point.series for point in points):
-        mine = sorted((float(point.x), point.value) for point in points if point.series == name)
-        on.plot(*zip(*mine), "o-", color=colours[name], label=name, lw=1.6, ms=5)
+        ours = sorted((float(point.x), point.value) for point in points if point.series == name)
+        on.plot(*zip(*ours), "o-", color=colours[name], label=name, lw=1.6, ms=5)
     if logarithmic:
         on.set_xscale("log", base=2)
         on.set_yscale("log")

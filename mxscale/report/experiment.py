@@ -37,8 +37,8 @@ def write(store: Store, name: str, folder: Path) -> Tuple[str, str]:
         "report.md": in_markdown(name, counted, table, drawn, missing),
         "report.csv": report.as_csv(rows),
         "report.html": page.render(
-            Path(__file__).with_name("experiment.html"), name=name, counted=counted, tiles=tiles(rows), figures=drawn,
-            headings=headings, cells=cells, missing=missing, facts=facts(store, runs), varied=varied(rows), rows=rows,
+            Path(__file__).with_name("experiment.html"), name=name, counted=counted, figures=drawn,
+            headings=headings, cells=cells, missing=missing, facts=facts(store, runs), rows=rows,
             unfinished=[run for run in runs if run.status != FINISHED],
         ),
     }  # fmt: skip
@@ -71,28 +71,8 @@ def plural(number: int, what: str) -> str:
 def in_markdown(name: str, counted: str, table: str, drawn, missing) -> str:
     parts = [f"# {name}\n\n{counted}.\n\n{table}"]
     parts += [f"## {each.title}\n\n![{each.title}]({each.name}.png)\n\n{each.caption}\n" for each in drawn]
-    parts += [f"{each.title}: not shown, {each.why}.\n" for each in missing]
+    parts += [f"{figure.title}: not shown, {figure.why}.\n" for figure in missing]
     return "\n".join(parts)
-
-
-# metric, title of its best row, max or min, format
-BESTS = (
-    ("best/val_top1", "most accurate (val top-1)", max, "{:.2f} %"),
-    ("throughput/median", "fastest", max, "{:,.0f} images/s"),
-    ("cost/total_usd", "cheapest", min, "{:.4f} USD"),
-    ("cost/usd_per_point", "cheapest per point of accuracy", min, "{:.6f} USD"),
-)
-
-
-def tiles(rows: Sequence[Row]) -> List[dict]:
-    """Return the best rows: {"title", "figure", "label"} of each."""
-    found = []
-    for metric, title, best, form in BESTS:
-        having = [row for row in rows if row.median(metric) is not None]
-        if having:
-            row = best(having, key=lambda row: row.median(metric))
-            found.append({"title": title, "figure": form.format(row.median(metric)), "label": row.label})
-    return found
 
 
 def facts(store: Store, runs: Sequence[Recorded]) -> List[Tuple[str, str]]:
@@ -101,15 +81,6 @@ def facts(store: Store, runs: Sequence[Recorded]) -> List[Tuple[str, str]]:
     days = [datetime.fromtimestamp(ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M UTC") for ms in started]
     tags = (("machine", "machine"), ("GPU", "gpu"), ("build", "build"), ("packages", "versions"),
             ("code", "git.commit"), ("data", "data.digest"))  # fmt: skip
-    found = [(name, "; ".join(sorted({run.tags[tag] for run in runs if tag in run.tags}))) for name, tag in tags]
+    values = [(name, "; ".join(sorted({run.tags[tag] for run in runs if tag in run.tags}))) for name, tag in tags]
     dates = [("date", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}")] if days else []
-    return [*dates, *((name, value) for name, value in found if value), ("recorded in", str(store))]
-
-
-def varied(rows: Sequence[Row]) -> List[Tuple[str, str]]:
-    """Return (key, values) of the settings that differ between rows."""
-    found = []
-    for key in recorded.varied(rows):
-        values = sorted({row.settings.get(key, recorded.NOT_KNOWN) for row in rows}, key=recorded.sort_key)
-        found.append((key, ", ".join(values[:20]) + (f" and {len(values) - 20} more" if len(values) > 20 else "")))
-    return found
+    return [*dates, *((name, value) for name, value in values if value), ("recorded in", str(store))]

@@ -23,11 +23,11 @@ def draw(rows: Sequence[Row]) -> Tuple[List[Drawn], List[Missing]]:
     drawn, missing = [], []
     with matplotlib.rc_context(STYLE):
         for name, title, function, why in FIGURES:
-            found = function(rows)
-            if found is None:
+            drawing = function(rows)
+            if drawing is None:
                 missing.append(Missing(title, why))
             else:
-                figure, caption = found
+                figure, caption = drawing
                 drawn.append(finished(name, title, caption, figure))
     return drawn, missing
 
@@ -88,8 +88,8 @@ def _efficiency(on, bars, group: Sequence[Row], at: Dict[int, float], colour: st
             points[at[1]] = (100.0, row.median("throughput/median"))
     if len(points) > 1 or any(row.devices > 1 and row.median("scaling/efficiency") for row in group):
         x = sorted(points)
-        on.plot(x, [points[each][0] for each in x], "o-", color=colour, mec="white", lw=1.6, ms=7)
-        bars.plot(x, [points[each][1] for each in x], "_", color=INK, ms=26, mew=1.2, ls=(0, (4, 3)), lw=0.8)
+        on.plot(x, [points[place][0] for place in x], "o-", color=colour, mec="white", lw=1.6, ms=7)
+        bars.plot(x, [points[place][1] for place in x], "_", color=INK, ms=26, mew=1.2, ls=(0, (4, 3)), lw=0.8)
 
 
 def _legend(figure, bars, line) -> None:

@@ -54,10 +54,10 @@ COLUMNS = (
 
 def cell(row: Row, column: Column) -> str:
     """Return the median, with minimum and maximum if they differ, such as `408 (390–420)`."""
-    found = column.of(row, column.metric)
-    if found is None:
+    values = column.of(row, column.metric)
+    if values is None:
         return NOT_KNOWN
-    median, low, high = (_shown(value, column) for value in found[:3])
+    median, low, high = (_shown(value, column) for value in values[:3])
     return median if low == high else f"{median} ({low.removesuffix(' %').removesuffix(' s')}–{high})"
 
 
@@ -65,30 +65,30 @@ def _shown(value: float, column: Column) -> str:
     return column.form.format(column.scale * value) if math.isfinite(value) else "not reached"
 
 
-def shown_columns(found: Sequence[Row]) -> List[Column]:
+def shown_columns(rows: Sequence[Row]) -> List[Column]:
     """Return the columns with a value in some row; a target that no row reached counts as a value."""
-    return [column for column in COLUMNS if any(_has_value(column, column.of(row, column.metric)) for row in found)]
+    return [column for column in COLUMNS if any(_has_value(column, column.of(row, column.metric)) for row in rows)]
 
 
 def _has_value(column: Column, value: Optional[Spread]) -> bool:
     return value is not None and (math.isfinite(value.low) or column.metric == REACHED)
 
 
-def table(found: Sequence[Row]) -> Tuple[List[str], List[List[str]]]:
+def table(rows: Sequence[Row]) -> Tuple[List[str], List[List[str]]]:
     """Return the headings and the cells of the table."""
-    columns = shown_columns(found)
+    columns = shown_columns(rows)
     headings = ["configuration", "runs", *(column.heading for column in columns)]
-    return headings, [[row.label, str(len(row.runs)), *(cell(row, c) for c in columns)] for row in found]
+    return headings, [[row.label, str(len(row.runs)), *(cell(row, c) for c in columns)] for row in rows]
 
 
-def as_csv(found: Sequence[Row]) -> str:
+def as_csv(rows: Sequence[Row]) -> str:
     """Return the settings that differ, and median, min, max and number of runs of each metric, unrounded."""
-    keys, columns = varied(found), shown_columns(found)
+    keys, columns = varied(rows), shown_columns(rows)
     head = ["configuration", "runs", "seeds", *keys]
     for column in columns:
         head += [f"{column.metric}{end}" for end in ("", ".min", ".max", ".runs")]
     lines: List[List[Any]] = [[*head, "run_ids"]]
-    for row in found:
+    for row in rows:
         line = [row.label, len(row.runs), " ".join(row.seeds), *(row.settings.get(key, "") for key in keys)]
         for column in columns:
             line += column.of(row, column.metric) or ["", "", "", ""]

@@ -1,11 +1,10 @@
-"""Two runs side by side: settings, environment, figures, curves."""
+"""Two runs side by side: settings, environment, metrics, curves."""
 
 from pathlib import Path
-from typing import Callable, Dict, NamedTuple, Sequence
+from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxscale.config.schema import flatten
-from mxscale.records import comparison
-from mxscale.records.recorded import Recorded
+from mxscale.records.recorded import NOT_KNOWN, Recorded, is_forecast, versions
 from mxscale.rendering import page
 from mxscale.rendering.canvas import COLOURS, STYLE, Drawn, axes, finished
 from mxscale.rundir.directory import RunDir
@@ -14,6 +13,24 @@ from mxscale.tracking.history import Curve, Store
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
+# Facts of environment.json to compare; free disk space, for example, is not compared
+FACTS = ("python", "variables.", "machine.host", "machine.memory_gb", "machine.memory_limit_gb", "machine.system",
+         "machine.driver", "machine.limits", "machine.infiniband", "mxnet.cuda", "mxnet.cudnn", "mxnet.nccl",
+         "mxnet.blas")  # fmt: skip
+# Tags of data and weights; tags of the record or the outcome; all others are of the environment
+DIGESTS = ("data.digest", "pretrained.", "params_sha256")
+BOOKKEEPING = ("mxscale.", "mlflow.", "signature", "claims", "scaling.baseline", "warning", "resumed.", "ranks",
+               "versions")  # fmt: skip
+METRICS = {
+    *("best/val_top1", "val/top1", "val/loss", "test/top1", "test/loss", "train/loss", "train/top1"),
+    *("throughput/median", "scaling/efficiency", "time/wall_s", "time/data_wait_median", "time/compute_median"),
+    *("time/exchange_median", "time/to_target_s", "cost/total_usd", "cost/total_eur", "cost/usd_to_target"),
+    "cost/usd_per_point",
+}
+CURVES = ("train/loss", "train/top1", "val/loss", "val/top1", "lr", "throughput/images_per_s", "time/data_wait")
+
+Line = Tuple[str, str, str]  # key, A, B
+
 
 class Side(NamedTuple):
     """One of two compared runs."""
@@ -21,6 +38,17 @@ class Side(NamedTuple):
     run: Recorded
     facts: Dict[str, object]  # environment.json, flattened
     curves: Dict[str, Curve]
+
+    def parts(self) -> Dict[str, Mapping[str, object]]:
+        """Return the values to compare by the title of their table."""
+        tags = self.run.tags
+        environment = {key: value for key, value in self.facts.items() if key.startswith(FACTS)}
+        environment.update({key: tags[key] for key in tags if not key.startswith(DIGESTS + BOOKKEEPING)})
+        return {
+            "Settings": {key: value for key, value in self.run.current.items() if not is_forecast(key)},
+            "Environment": {**environment, **versions(tags)},
+            "Data and weights": {key: tags[key] for key in tags if key.startswith(DIGESTS)},
+        }
 
 
 def write(store: Callable[[str], Store], names: Sequence, folder: Path) -> str:
@@ -40,20 +68,14 @@ def write(store: Callable[[str], Store], names: Sequence, folder: Path) -> str:
     if len(names) != 2 or not all(isinstance(name, str) and name for name in names):
         raise ConfigError(f"report.compare={names}: expected two run ids of MLflow, or run directories: [A,B]")
     a, b = (_side(store, name) for name in names)
-    parts = [
-        ("Settings", comparison.differences(*(comparison.settings(side.run.current) for side in (a, b)))),
-        (
-            "Environment",
-            comparison.differences(*(comparison.environment(side.run.tags, side.facts) for side in (a, b))),
-        ),
-        ("Data and weights", comparison.differences(comparison.outcome(a.run.tags), comparison.outcome(b.run.tags))),
-    ]
-    found = comparison.metrics(a.run.metrics, b.run.metrics)
-    drawn = [_curve(name, a, b) for name in comparison.CURVES if name in a.curves or name in b.curves]
-    text = in_markdown(a.run, b.run, parts, found)
+    others = b.parts()
+    parts = [(title, differences(values, others[title])) for title, values in a.parts().items()]
+    metrics = compared_metrics(a.run.metrics, b.run.metrics)
+    drawn = [_curve(name, a, b) for name in CURVES if name in a.curves or name in b.curves]
+    text = in_markdown(a.run, b.run, parts, metrics)
     pictures = "".join(f"\n![{figure.title}]({figure.name}.png)\n" for figure in drawn)
     html = page.render(
-        Path(__file__).with_name("compare.html"), a=a.run, b=b.run, parts=parts, metrics=found, figures=drawn
+        Path(__file__).with_name("compare.html"), a=a.run, b=b.run, parts=parts, metrics=metrics, figures=drawn
     )
     page.save({"compare.md": text + pictures, "compare.html": html}, drawn, folder, "report.output")
     return text
@@ -65,11 +87,29 @@ def _side(store: Callable[[str], Store], name: str) -> Side:
     if run.exists:
         recorded = history.finished(history.of_directory(run), source)
         facts = flatten(run.read("environment.json") or {})
-        return Side(recorded, facts, history.curves_of(run, comparison.CURVES))
+        return Side(recorded, facts, history.curves_of(run, CURVES))
     opened = store(source)
     recorded = history.finished(opened.run(name), source)
     facts = flatten(opened.file(recorded.id, "environment.json"))
-    return Side(recorded, facts, opened.curves(recorded.id, comparison.CURVES))
+    return Side(recorded, facts, opened.curves(recorded.id, CURVES))
+
+
+def differences(a: Mapping[str, object], b: Mapping[str, object]) -> List[Line]:
+    """Return the keys whose values differ, sorted by name; a missing value is a dash."""
+
+    def text(value) -> str:
+        return NOT_KNOWN if value is None else str(value)
+
+    lines = [(key, text(a.get(key)), text(b.get(key))) for key in sorted({*a, *b})]
+    return [line for line in lines if line[1] != line[2]]
+
+
+def compared_metrics(a: Mapping[str, float], b: Mapping[str, float]) -> List[Line]:
+    """Return the metrics of the runs in METRICS, equal or not."""
+    return [
+        (key, *(f"{side[key]:,.6g}" if key in side else NOT_KNOWN for side in (a, b)))
+        for key in sorted(METRICS & {*a, *b})
+    ]
 
 
 def _curve(metric: str, a: Side, b: Side) -> Drawn:
@@ -92,10 +132,10 @@ def _curve(metric: str, a: Side, b: Side) -> Drawn:
         return finished(metric.replace("/", "_"), metric, "", figure)
 
 
-def in_markdown(a: Recorded, b: Recorded, parts, metrics) -> str:
+def in_markdown(a: Recorded, b: Recorded, parts: Sequence[Tuple[str, List[Line]]], metrics: List[Line]) -> str:
     texts = [f"# Two runs\n\nA: {a.name} ({a.id})\n\nB: {b.name} ({b.id})\n"]
-    for title, rows in parts:
-        table = text_table.markdown(("key", "A", "B"), rows, left=3) if rows else "No differences."
+    for title, lines in parts:
+        table = text_table.markdown(("key", "A", "B"), lines, left=3) if lines else "No differences."
         texts.append(f"## {title}\n\n{table}")
     texts.append(f"## Metrics\n\n{text_table.markdown(('metric', 'A', 'B'), metrics)}")
     return "\n".join(text.rstrip() + "\n" for text in texts)

@@ -8,12 +8,12 @@ import pytest
 from plain_loop import CASE, commands, distance
 from refusals import error_of
 
+from bench import emulated_network as network
+from bench.emulated_network import Network
 from mxscale.config.schema import Comm
 from mxscale.distributed import backend_checks
 from mxscale.environment.hosts import Host
 from mxscale.environment.placement import Placement
-from mxscale.replay import network
-from mxscale.replay.network import Network
 
 NODES = (Host("10.0.0.2", 2, "a", here=True), Host("10.0.0.3", 2, "b"), Host("10.0.0.4", 1, "c"))
 SAME = {"backend": "dist_device_sync"}

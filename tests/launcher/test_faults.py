@@ -31,8 +31,8 @@ from mxscale.rundir.directory import FAILED, FINISHED, KILLED, RunDir
 from mxscale.tracking import tracker
 
 sys.path.append(str(ROOT / "bench"))
-from mxscale.replay import network
-from mxscale.replay.network import Network
+from bench import emulated_network as network
+from bench.emulated_network import Network
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""Replays: their cells, their settings beside the published ones, their pages, and claims at reduced scale."""
+"""Replays: their trials, their settings beside the published ones, their pages, and claims at reduced scale."""
 
 import csv
 import dataclasses
@@ -15,11 +15,11 @@ from mxscale.cli import main, replaying
 from mxscale.config.schema import flatten, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.environment.hosts import Host
-from mxscale.records import claims, reduced
+from mxscale.records import claim_values, claims
 from mxscale.records.recorded import Recorded
 from mxscale.replay import availability, page, results, sweeps
 from mxscale.replay.availability import Here
-from mxscale.replay.entry import SCALES, SMALL, Cell, Grid
+from mxscale.replay.entry import SCALES, SMALL, Grid, Trial
 from mxscale.replay.registry import REPLAYS
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
@@ -35,17 +35,17 @@ def inputs(monkeypatch):
 
 
 class Earlier(dict):
-    """A finished cell for each name."""
+    """A finished trial for each name."""
 
     def __missing__(self, name):
         return dataclasses.make_dataclass("Finished", ["run"])(f"runs/train/{name}")
 
 
-def settings(replay, cell, scale) -> dict:
-    """Return the flat settings of a cell, which must be valid."""
-    overrides = sweeps.settings(cell, replay.grid(scale), Earlier(), "cache", NODES)
-    given = [each for each in FILES if "recordio" in str(overrides) or f"set:{each.partition('=')[0]}" in cell.needs]
-    values, own = composed_values(cell.verb, *overrides, *given)
+def settings(replay, trial, scale) -> dict:
+    """Return the flat settings of a trial, which must be valid."""
+    overrides = sweeps.settings(trial, replay.grid(scale), Earlier(), "cache", Here(hosts=NODES))
+    given = [each for each in FILES if "recordio" in str(overrides) or f"set:{each.partition('=')[0]}" in trial.needs]
+    values, own = composed_values(trial.verb, *overrides, *given)
     validate(from_dict(values))
     return flatten({**values, **(to_dict(own) if own else {})})
 
@@ -53,15 +53,15 @@ def settings(replay, cell, scale) -> dict:
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", REPLAYS)
-def test_every_cell_of_a_replay_has_valid_settings(name, scale, inputs):
+def test_every_trial_of_a_replay_has_valid_settings(name, scale, inputs):
     replay = REPLAYS[name]
-    cells = replay.grid(scale).cells
-    assert len({cell.name for cell in cells}) == len(cells)
-    for cell in cells:
-        settings(replay, cell, scale)
+    trials = replay.grid(scale).trials
+    assert len({trial.name for trial in trials}) == len(trials)
+    for trial in trials:
+        settings(replay, trial, scale)
 
 
-# Settings of the published runs: the cell, and its values; {lr}: the learning rate of the global batch
+# Settings of the published runs: the trial, and its values; {lr}: the learning rate of the global batch
 SGD = {"optimizer.name": "sgd", "optimizer.momentum": 0.0, "comm.backend": "device", "data.kind": "caltech256"}
 AWS = {"optimizer.name": "sgd", "optimizer.momentum": 0.9, "batch.per_device": 256, "epochs": 90, "precision": "amp"}
 PUBLISHED = [
@@ -92,10 +92,10 @@ PUBLISHED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name, cell, wanted", PUBLISHED, ids=[f"{name}:{cell}" for name, cell, _ in PUBLISHED])
-def test_full_scale_has_the_published_settings(name, cell, wanted):
+@pytest.mark.parametrize("name, trial, wanted", PUBLISHED, ids=[f"{name}:{trial}" for name, trial, _ in PUBLISHED])
+def test_full_scale_has_the_published_settings(name, trial, wanted):
     replay = REPLAYS[name]
-    [found] = [each for each in replay.full.cells if each.name == cell]
+    [found] = [each for each in replay.full.trials if each.name == trial]
     values = settings(replay, found, "full")
     devices = found.nodes * 8 if found.nodes else int(values["launch.ranks"])
     rate = values["optimizer.lr"] * values["batch.per_device"] * devices / values["schedule.reference_batch"]
@@ -107,20 +107,19 @@ def test_full_scale_has_the_published_settings(name, cell, wanted):
 
 @pytest.mark.slow
 def test_some_run_at_full_scale_has_the_tag_of_each_measured_claim():
-    conditions = {row["id"]: row["how"] for row in csv_tables.read("claim_conditions")}
     for name, replay in REPLAYS.items():
         if name == "adaltas-gap":  # whose claims are those of `mxscale diagnose`
             continue
-        tagged = {claim for cell in replay.full.cells for claim in settings(replay, cell, "full").get("claims", ())}
-        measured = {claim for claim in replay.claims if conditions[claim] not in ("model", "tool", "source")}
+        tagged = {claim for trial in replay.full.trials for claim in settings(replay, trial, "full").get("claims", ())}
+        rows = [row for row in claims.known().values() if row["replay"] == name]
+        measured = {row["id"] for row in rows if row["how"] not in ("", "source")}
         assert measured - {"test-io"} <= tagged, name
 
 
-def test_a_claim_at_reduced_scale_names_cells_of_its_replay():
-    for row in csv_tables.read("reduced_claims"):
-        replay = REPLAYS[row["replay"]]
-        assert row["id"] in replay.claims
-        assert set(row["how"].split()[2:]) <= {cell.name for cell in replay.small.cells}, row["id"]
+def test_a_claim_at_reduced_scale_names_trials_of_its_replay():
+    for row in filter(lambda row: row["replay"], claims.known().values()):
+        trials = {trial.name for trial in REPLAYS[row["replay"]].small.trials}
+        assert set(row["reduced"].split()[2:]) <= trials, row["id"]
 
 
 def test_published_numbers_belong_to_panels():
@@ -139,51 +138,65 @@ def run(name: str, replay="aws-scaling small", **metrics) -> Recorded:
 RATES = {"horovod-2": 100.0, "1-server-2": 60.0, "2-servers-per-worker-2": 50.0}
 
 
-def test_a_reduced_figure_says_whether_it_points_the_same_way():
+@pytest.fixture
+def at_small_scale():
+    """The outcomes of all claims by three runs of a small replay."""
     runs = [run(name, throughput__median=rate) for name, rate in RATES.items()]
-    found = reduced.evaluate(reduced.of_runs(runs))
-    assert found["ps-1-server"].same and found["ps-1-server"].value == 0.6
-    assert found["hvd-cheapest"].value == 2.0
-    reversed_ = found["ps-2to1"]
+    outcomes = claims.outcomes(runs, claims.modelled(), claim_values.small_trials(runs))
+    return {one.row["id"]: one for one in outcomes}
+
+
+def test_a_reduced_figure_says_whether_it_points_the_same_way(at_small_scale):
+    one_server = at_small_scale["ps-1-server"].reduced
+    assert one_server.same and one_server.text == "one server has 0.60 of Horovod's images/s"
+    assert "2.00" in at_small_scale["hvd-cheapest"].reduced.text
+    reversed_ = at_small_scale["ps-2to1"].reduced
     assert not reversed_.same and reversed_.direction == "reversed" and reversed_.why
     assert reversed_.runs == ["id-2-servers-per-worker-2", "id-1-server-2"]
 
 
-def test_a_reduced_figure_never_counts_as_measured():
-    runs = [run(name, throughput__median=rate) for name, rate in RATES.items()]
-    found = claims.outcomes(runs, claims.modelled(), reduced.evaluate(reduced.of_runs(runs)))
-    states = {one.row["id"]: one.state for one in found}
+def test_a_reduced_figure_never_counts_as_measured(at_small_scale):
+    states = {name: one.state for name, one in at_small_scale.items()}
     assert states["ps-1-server"] == claims.REDUCED
     assert claims.MEASURED not in states.values()
 
 
 def test_only_finished_runs_of_small_replays_count():
-    assert reduced.of_runs([run("horovod-2", replay="aws-scaling full")]) == {}
-    assert reduced.of_runs([dataclasses.replace(run("horovod-2"), status="FAILED")]) == {}
+    assert claim_values.small_trials([run("horovod-2", replay="aws-scaling full")]) == {}
+    assert claim_values.small_trials([dataclasses.replace(run("horovod-2"), status="FAILED")]) == {}
 
 
 def test_prices_and_other_teams_rows_are_source_facts():
-    states = {one.row["id"]: one.state for one in claims.outcomes([], claims.modelled())}
+    states = {one.row["id"]: one.state for one in claims.outcomes([], claims.modelled(), {})}
     assert {name for name, state in states.items() if state == claims.SOURCE} == {
         "p3-price", "dgx1-price", "table-he", "table-goyal", "table-codreanu", "table-cho", "table-you",
     }  # fmt: skip
 
 
 def test_requirements_are_named_with_what_to_do():
-    here = Here(gpus=["Tesla K80"], hosts=NODES[:1], given=["data.train"])
+    here = Here(gpus=["Tesla K80"], hosts=NODES[:1], keys=["data.train"])
 
     def of(*needs, nodes=None):
-        return availability.missing(Cell("a", "a", "", needs=needs, nodes=nodes), here)
+        return availability.missing(Trial("a", "a", "", needs=needs, nodes=nodes), here)
 
     assert of("set:data.train", nodes=1) == []
     assert of("set:data.val") == ["data.val=PATH"]
     assert of(nodes=2) == ["2 machines: name 2 in launch.hosts"]
     assert of("file:/nowhere/a.params") == ["/nowhere/a.params, to be placed there"]
     alone = dataclasses.replace(here, hosts=[])
-    assert availability.missing(Cell("a", "a", "", needs=("gpus:K80:1",)), alone) == []
-    assert availability.missing(Cell("a", "a", "", needs=("gpus:V100:4",)), alone) == [
+    assert availability.missing(Trial("a", "a", "", needs=("gpus:K80:1",)), alone) == []
+    assert availability.missing(Trial("a", "a", "", needs=("gpus:V100:4",)), alone) == [
         "4 V100 (this machine has 1 x Tesla K80)"
     ]
+
+
+def test_trials_of_a_slow_network_take_their_hosts():
+    [trial] = [trial for trial in REPLAYS["aws-scaling"].small.trials if trial.name == "1-server-2"]
+    here = Here(slow_hosts=["a:1", "b:1", "c:1", "d:1"])
+    assert sweeps.settings(trial, Grid(()), Earlier(), "cache", here)[-1] == "launch.hosts=[a:1,b:1,c:1]"
+    assert not any("hosts" in word for word in sweeps.settings(trial, Grid(()), Earlier(), "cache", Here()))
+    assert availability.missing(trial, Here()) == availability.missing(trial, here) == []
+    assert availability.missing(trial, Here(slow_hosts=["a:1"])) == ["3 hosts with slow links: name 3 in slow_hosts"]
 
 
 @pytest.fixture
@@ -191,14 +204,13 @@ def content():
     """The content of a half-finished replay."""
     replay = REPLAYS["aws-scaling"]
     runs = {name: run(name, throughput__median=rate) for name, rate in RATES.items()}
-    numbers = [
-        page.Numbers(panel, results.published(replay, panel), results.own(panel, replay.small, runs))
-        for panel in replay.panels
-    ]
-    [lacking] = [cell for cell in replay.small.cells if cell.name == "horovod-1"]
-    outcomes = claims.outcomes([], claims.modelled(), reduced.evaluate({replay.name: runs}), replay.claims)
-    return page.Content(replay, SMALL, "digits", "mxscale replay aws-scaling scale=small", numbers,
-                        [page.Open(lacking, "not run yet")], outcomes, [])  # fmt: skip
+    points = results.published(replay)
+    for panel in replay.panels:
+        points += results.measured(panel, replay.small, runs)
+    [lacking] = [trial for trial in replay.small.trials if trial.name == "horovod-1"]
+    outcomes = claims.outcomes([], claims.modelled(), {replay.name: runs}, replay.name)
+    return page.Content(replay, SMALL, "digits", "mxscale replay aws-scaling scale=small", points,
+                        [(lacking, "not run yet")], outcomes, {})  # fmt: skip
 
 
 def test_the_page_has_published_and_own_numbers_and_what_is_missing(content, tmp_path):
@@ -223,14 +235,14 @@ def test_the_book_lists_all_replays(content, tmp_path):
 def test_derived_panels_compare_with_their_reference():
     replay = REPLAYS["adaltas-gap"]
     runs = {name: run(name, throughput__median=rate) for name, rate in {"synthetic-1": 100.0, "real-1": 80.0}.items()}
-    points = {point.series: point.value for point in results.own(replay.panels[1], replay.small, runs)}
+    points = {point.series: point.value for point in results.measured(replay.panels[1], replay.small, runs)}
     assert points == {"synthetic": 0.0, "real": pytest.approx(20.0)}
 
 
 def test_paths_of_inputs_are_quoted(monkeypatch):
     monkeypatch.setattr(sweeps.inputs, "folder_of", lambda name, cache: f"/home/jürgen, (x)/{name}")
-    cell = Cell("c", "s", "x", ("data.root={photographs}", "batch.per_device=${a}"))
-    overrides = sweeps.settings(cell, Grid(()), Earlier(), "cache", NODES)
+    trial = Trial("c", "s", "x", ("data.root={photographs}", "batch.per_device=${a}"))
+    overrides = sweeps.settings(trial, Grid(()), Earlier(), "cache", Here())
     assert overrides == ["data.root='/home/jürgen, (x)/photographs'", "batch.per_device=${a}"]
 
 
@@ -244,14 +256,15 @@ def test_wrong_requests_are_refused(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert "did you mean beeva-kvstore?" in command_error(capsys, "replay", "beeva-kvstor")
     assert "scale=tiny" in command_error(capsys, "replay", "beeva-kvstore", "scale=tiny")
+    assert "only for scale=small" in command_error(capsys, "replay", "aws-scaling", "slow_hosts=[a:1]")
     assert "again=2" in command_error(capsys, "replay", "beeva-kvstore", "again=2")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cells_of_a_replay_take_as_many_machines_as_they_need(monkeypatch, tmp_path):
+def test_trials_of_a_replay_take_as_many_machines_as_they_need(monkeypatch, tmp_path):
     seen = []
 
-    def measure(config, own, cell):
+    def measure(config, own, trial):
         seen.append(config.launch.hosts)
         raise ConfigError("not measured")
 
@@ -278,7 +291,7 @@ def test_replay_continues_where_it_was_killed(cli):
     words = ("beeva-p2-resnet152", "scale=small", "max_steps=2", f"output={pages}")
     process = cli.start("replay", *words, small=False)
     for line in process.stdout:
-        if line.startswith("cell 2 "):
+        if line.startswith("trial 2 "):
             break
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

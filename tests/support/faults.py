@@ -151,7 +151,7 @@ def possible(name: str) -> bool:
     if "comm=parameter_server" in FAULTS[name].settings:
         return (ROOT / "mxscale/distributed/parameter_server.py").exists()
     if name == "a link cut":
-        return (ROOT / "mxscale/replay/network.py").exists() and os.getuid() == 0
+        return (ROOT / "bench/emulated_network.py").exists() and os.getuid() == 0
     return name != "the disk full" or os.getuid() == 0
 
 

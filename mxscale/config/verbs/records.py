@@ -54,6 +54,9 @@ class ReportVerb:
 class Replay:
     replay: Optional[str] = setting(None, "name of a replay, or all; null: list them")
     scale: str = setting("full", "full: as published; small: a scaled-down analogue", choices=("full", "small"))
+    slow_hosts: Optional[List[str]] = setting(
+        None, "scale=small: hosts with slow links for trials that compare exchanges, [A:1,B:1] (docs/replays.md)"
+    )
     again: bool = setting(False, "true: run finished runs again")
     output: Optional[str] = setting("replays", "folder of the pages", required="name the folder to write to")
 

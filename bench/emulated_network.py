@@ -3,6 +3,9 @@
     with Network(2, "2gbit") as network:
         measure.train(f"launch.hosts={network.hosts}", "launch.threads=1", env=network.env())
 
+    python bench/emulated_network.py --rate 100mbit --nodes 6 --machines 2 mxscale replay all scale=small \
+      'slow_hosts={hosts}'          # runs a command, in which {hosts} is replaced
+
 Each node has an address and its own link to one switch. The switch is a bridge in another namespace, where this
 machine's firewall does not filter. `tc tbf` limits a link both ways. This machine has a link without limit, because
 horovodrun's rendezvous runs here. An `ssh` first on PATH runs commands in the node whose address they name, so that
@@ -12,6 +15,7 @@ Needs root, `ip` and `tc` (iproute2). All names begin with mx and this process's
 of processes that no longer exist.
 """
 
+import argparse
 import fcntl
 import os
 import re
@@ -19,6 +23,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -251,3 +256,25 @@ def _run(argv) -> str:
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip() or done.returncode}")
     return done.stdout
+
+
+def main() -> int:
+    """Run a command in which {hosts} stands for the nodes of a network; return its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=2, help="number of nodes")
+    parser.add_argument("--rate", help="rate of each link and direction in the notation of tc; unlimited by default")
+    parser.add_argument("--machines", type=int, help="number of nodes that divide this machine's cores")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    if reason := possible():
+        parser.error(reason)
+    with Network(options.nodes, options.rate, options.machines) as network:
+        argv = [word.replace("{hosts}", network.hosts) for word in options.command]
+        process = subprocess.Popen(argv, env=network.env())
+        for number in (signal.SIGINT, signal.SIGTERM):  # a terminal sends SIGINT to the command itself
+            signal.signal(number, lambda number, _: number == signal.SIGTERM and process.terminate())
+        return process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

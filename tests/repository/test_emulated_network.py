@@ -1,6 +1,7 @@
-"""The emulated network of the benches: nodes in namespaces of this machine (mxscale/replay/network.py)."""
+"""The emulated network of the benches: nodes in namespaces of this machine (bench/emulated_network.py)."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,8 @@ from repository import ROOT
 sys.path.append(str(ROOT / "bench"))
 import exchange
 
-from mxscale.replay import network
-from mxscale.replay.network import Network
+from bench import emulated_network as network
+from bench.emulated_network import Network
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +21,12 @@ def allowed():
     reason = network.possible()
     if reason:
         pytest.skip(reason)
+
+
+def test_a_command_gets_the_hosts_and_its_status_is_returned(allowed, capfd):
+    command = [sys.executable, ROOT / "bench/emulated_network.py", "--nodes", "2", "sh", "-c", "echo {hosts}; exit 3"]
+    assert subprocess.run(command).returncode == 3
+    assert re.match(r"\[10\.77\.\d+\.1:1,10\.77\.\d+\.2:1\]\n", capfd.readouterr().out)
 
 
 RECEIVE = """
@@ -65,7 +72,7 @@ def test_ssh_reaches_nodes_with_an_intact_link(allowed):
 
 
 def test_next_network_removes_the_remains_of_a_killed_one(allowed):
-    code = "import os; from mxscale.replay import network; print(network.Network(1).__enter__().name); os._exit(0)"
+    code = "import os; from bench.emulated_network import Network; print(Network(1).__enter__().name); os._exit(0)"
     left = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     name = left.stdout.strip()
     assert Path(network.NAMESPACES, f"{name}-1").exists()
