@@ -13,6 +13,7 @@ from refusals import error_of
 from run_files import read_json
 
 from mxscale.data.public.archives import BadArchive
+from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
 
 
@@ -64,11 +65,19 @@ def test_a_devkit_of_another_set_is_refused(tmp_path):
 
 
 def test_a_damaged_devkit_is_refused(tmp_path):
-    folder = "ILSVRC2012_devkit_t12/data"
-    for damaged in (made_sets.META.read_bytes()[:200], b"", b"x" * 400):
-        members = [(f"{folder}/meta.mat", damaged), (f"{folder}/ILSVRC2012_validation_ground_truth.txt", b"1\n" * 6)]
-        files = {**made_sets.imagenet(), "ILSVRC2012_devkit_t12.tar.gz": made_sets.tar(members, "w:gz")}
-        assert "has no readable meta.mat" in refused(tmp_path, "imagenet", files)
+    truth = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
+    for damaged, shown in ((b"1001\n" * 6, "1001"), (b"0\n", "0"), (b"\xffx\n", "\\ufffdx"), (b"9" * 5000, "9" * 20)):
+        devkit = {"ILSVRC2012_devkit_t12.tar.gz": made_sets.tar([(truth, damaged)], "w:gz")}
+        text = refused(tmp_path, "imagenet", {**made_sets.imagenet(), **devkit})
+        assert f"has the label '{shown}': expected 1 to 1,000" in text
+
+
+def test_the_classes_of_imagenet_are_those_of_the_devkit():
+    wnids = [row["wnid"] for row in csv_tables.read("imagenet_classes")]
+    assert len(set(wnids)) == 1000 and (wnids[0], wnids[489], wnids[999]) == ("n02119789", "n01751748", "n03255030")
+    # Labels of the first validation images by the devkit, and by the sorted ids (torchvision, TensorFlow)
+    devkit, sorted_ids = (490, 361, 171, 822, 297, 482), (65, 970, 230, 809, 516, 57)
+    assert [sorted(wnids).index(wnids[number - 1]) for number in devkit] == list(sorted_ids)
 
 
 def test_an_archive_without_images_is_refused(tmp_path):

@@ -11,7 +11,6 @@ from pkgutil import resolve_name
 import numpy as np
 from composed import composed
 from PIL import Image
-from repository import ROOT
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Data
@@ -98,8 +97,7 @@ def caltech256(classes=("001.ak47", "002.american-flag", "257.clutter"), per_cla
 
 
 WNIDS = ["n01440764", "n01443537", "n02119789"]
-# Written by SciPy. Id i is WNIDS[-i]: as in the devkit, another order than that of the WordNet ids; 4 is a class above.
-META = ROOT / "tests" / "fixtures" / "reference" / "meta.mat"
+IDS = {"n02119789": 1, "n01440764": 449, "n01443537": 450}  # of the devkit, in another order
 
 
 def imagenet(per_class=4, val=6, further=()):
@@ -112,11 +110,8 @@ def imagenet(per_class=4, val=6, further=()):
             seed += 1
         inner.append((f"{wnid}.tar", tar(images)))
     flat = [(f"ILSVRC2012_val_{n:08d}.JPEG", jpeg(1000 + n)) for n in range(1, val + 1)]
-    truth = "".join(f"{n % 3 + 1}\n" for n in range(val))
-    devkit = [
-        ("ILSVRC2012_devkit_t12/data/meta.mat", META.read_bytes()),
-        ("ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt", truth.encode()),
-    ]
+    truth = "".join(f"{IDS[WNIDS[-1 - n % 3]]}\n" for n in range(val))
+    devkit = [("ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt", truth.encode())]
     return {
         "ILSVRC2012_img_train.tar": tar([*inner, *further]),
         "ILSVRC2012_img_val.tar": tar(flat[::-1]),  # the order of its members does not matter

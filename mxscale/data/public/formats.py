@@ -11,11 +11,12 @@ from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 from mxscale.config.schema import Data
 from mxscale.data.images import Slice, Source
-from mxscale.data.public import archives, matlab
+from mxscale.data.public import archives
 from mxscale.data.public.archives import BadArchive
 from mxscale.data.sources import DIGITS
 from mxscale.data.tree import Item, Tree, chosen
 from mxscale.data.workers import Progress
+from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
 
 MAX_BYTES = 1 << 30  # of a decompressed set of small images; CIFAR has 184,380,000
@@ -185,11 +186,13 @@ def _validation_images(folder: str) -> List[Tuple[str, str, Slice]]:
 
 
 def _ground_truth(path: str) -> List[str]:
-    """Return the WordNet ids of the validation images, in their order."""
-    files = archives.contents(path, ["meta.mat", TRUTH], MAX_BYTES)
-    try:
-        synsets = matlab.read_structs(files["meta.mat"], "synsets", MAX_BYTES)
-        wnids = {int(synset["ILSVRC2012_ID"]): synset["WNID"] for synset in synsets}
-        return [wnids[int(line)] for line in files[TRUTH].split()]
-    except Exception as error:  # a damaged file raises errors of many types
-        raise BadArchive(f"{DEVKIT} has no readable meta.mat and {TRUTH} ({type(error).__name__}: {error})") from None
+    """Return the WordNet ids of the validation images, in their order.
+
+    tables/imagenet_classes.csv has the ids of the devkit's meta.mat and of map_clsloc.txt in later devkits.
+    """
+    wnids = {row["id"]: row["wnid"] for row in csv_tables.read("imagenet_classes")}
+    ids = archives.contents(path, [TRUTH], MAX_BYTES)[TRUTH].decode("ascii", "replace").split()
+    for class_id in ids:
+        if class_id not in wnids:
+            raise BadArchive(f"{TRUTH} in {DEVKIT} has the label {class_id[:20]!a}: expected 1 to {len(wnids):,}")
+    return [wnids[class_id] for class_id in ids]
