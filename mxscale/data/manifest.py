@@ -2,7 +2,7 @@
 
     {"format": 2, "kind": ..., "classes": [names in label order],
      "splits": {"train": {"count", "per_class": [..], "rec", "idx", "crc", "sha256", "bytes", "min_side",
-                          "enlarged", "cropped"},
+                          "enlarged"},
                 "val": .., "test": ..},
      "digest": .., "settings": {what determines the packed bytes}, "skipped": [{"path", "reason"}],
      "unused": {extension: files that are no images},
@@ -12,8 +12,8 @@
 `rec` and `idx` are names in the set's folder, or absolute paths of the user's files; `crc` is a name in the folder, of
 the records' checksums (recordio.py); `sha256` and `bytes` are those of the .rec. `min_side` is the smallest shorter
 side of the split's images in pixels, or null if unknown. `test` is optional. `enlarged` images were smaller than the
-network's input; `cropped` ones too long for a JPEG. `duplicates` counts exact copies: within a split, images of a
-later split that an earlier one holds, and images of a split in two classes.
+network's input. `duplicates` counts exact copies: within a split, images of a later split that an earlier one holds,
+and images of a split in two classes.
 """
 
 import contextlib

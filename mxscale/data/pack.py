@@ -21,7 +21,6 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Data
 from mxscale.config.signature import hash_of
 from mxscale.data import manifest
-from mxscale.data.repack import CHANGES, MAX_SIDE
 from mxscale.data.tree_packer import PackJob
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import sync
@@ -132,9 +131,8 @@ def _summary(packed: Dict[str, Any], data: Data) -> str:
     across, two_classes = packed["duplicates"]["across"], packed["duplicates"]["two_classes"]
     copies = f"; {across:,} images are exact copies of images in another split" if across else ""
     copies += f"; {two_classes:,} images are exact copies of images in another class" if two_classes else ""
-    enlarged, cropped = (sum(entry[change] for entry in packed["splits"].values()) for change in CHANGES)
+    enlarged = sum(entry["enlarged"] for entry in packed["splits"].values())
     changed = f"; {enlarged:,} images smaller than the network's input ({data.image_size}) enlarged" if enlarged else ""
-    changed += f"; {cropped:,} images cropped to a length of {MAX_SIDE:,} pixels" if cropped else ""
     rewritten = sum(entry.get("rewritten", 0) for entry in packed["splits"].values())
     copied = f"; copied, {rewritten:,} images re-encoded that a reader would misread or refuse" if rewritten else ""
     notes = f"{skipped}{left_out}{changed}{copies}{copied}"

@@ -16,9 +16,9 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 from mxscale.config.schema import Data
 from mxscale.data import manifest, recordio
 from mxscale.data.class_names import class_names
-from mxscale.data.images import POLICY, BadImage, Examined, Limits, examine
+from mxscale.data.images import POLICY, BadImage, Examined, examine
 from mxscale.data.manifest import Copies
-from mxscale.data.repack import CHANGES, Recipe, repack
+from mxscale.data.repack import Recipe, repack
 from mxscale.data.tree_packer import PackJob, limits
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError
@@ -125,19 +125,24 @@ def _lower(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def check(payload: bytes, limits: Limits) -> Examined:
-    """Return the properties of a record's image, which both readers have decoded too. Raises BadImage."""
+def check(payload: bytes, recipe: Recipe) -> Examined:
+    """Return the properties of a record's image, which both readers have decoded too.
+
+    Raises BadImage, also for an image that has to be encoded again and cannot.
+    """
     import mxnet as mx  # imported here, by the workers that check records
 
     from mxscale.data.reader import decoder
 
-    found = examine(payload, limits)
+    image = examine(payload, recipe.limits)
     try:
-        seen = (mx.image.imdecode(payload).asnumpy(), decoder.decode(payload)) if found.same_in_mxnet else ()
-        read = bool(seen) and all(min(pixels.shape[:2]) == found.side for pixels in seen)
+        seen = (mx.image.imdecode(payload).asnumpy(), decoder.decode(payload)) if image.same_in_mxnet else ()
+        readable = bool(seen) and all(min(pixels.shape[:2]) == image.side for pixels in seen)
     except (mx.MXNetError, BadImage):  # libjpeg-turbo refuses what libjpeg only warns about
-        read = False
-    return found._replace(same_in_mxnet=read)
+        readable = False
+    if not readable or image.side < recipe.least:
+        repack(payload, recipe)
+    return image._replace(same_in_mxnet=readable)
 
 
 class _Checked:
@@ -152,10 +157,10 @@ class _Checked:
         self.bad: Dict[int, str] = {}  # number of the record -> reason
         self.rewritten: Set[int] = set()
         self.misread = 0  # images that a reader would decode differently, or refuse
-        self.changes = dict.fromkeys(CHANGES, 0)
+        self.enlarged = 0
         self.smallest: Optional[int] = None  # shorter side in pixels
         self._digest = hashlib.sha256()
-        results = pool.map(self._images(bar), partial(check, limits=self.recipe.limits))
+        results = pool.map(self._images(bar), partial(check, recipe=self.recipe))
         with contextlib.closing(results):
             for number, result in enumerate(results):
                 if not isinstance(result, BadImage):
@@ -210,7 +215,7 @@ class _Checked:
         files = self._copy(folder) if self.bad or self.rewritten else self._in_place(folder)
         per_class = [usable[label] for label in range(classes)]
         counts = {"count": sum(per_class), "per_class": per_class, "rewritten": self.misread}
-        return {**counts, "min_side": self.smallest, **files, **self.changes}
+        return {**counts, "min_side": self.smallest, **files, "enlarged": self.enlarged}
 
     def _in_place(self, folder: str) -> Dict[str, Any]:
         idx = _index(self.rec, self.offsets, folder, self.split, self.where)
@@ -226,9 +231,8 @@ class _Checked:
                     continue
                 image = record.payload
                 if number in self.rewritten:
-                    image, _, _, changes = repack(image, self.recipe)
-                    for change in changes:
-                        self.changes[change] += 1
+                    image, _, _, enlarged = repack(image, self.recipe)
+                    self.enlarged += enlarged
                 writer.write(self.labels[number], record.header.id, image)
             return writer.close()
 

@@ -1,4 +1,4 @@
-"""Packing of one image: decode, crop, resize, encode.
+"""Packing of one image: decode, resize, encode.
 
 Pillow resizes in scalar code, which takes longer than to decode. OpenCV's bilinear resizing is fast, but aliases. So an
 image is filtered before OpenCV reduces it. With the filter, both together differ from Pillow's antialiased bicubic
@@ -17,7 +17,6 @@ from PIL import Image
 from mxscale.data.images import ANY, MAX_PIXELS, BadImage, Limits, Source, decode, key_of, read
 
 MAX_SIDE = 65_500  # of a packed image, as in libjpeg
-CHANGES = ("enlarged", "cropped")  # because the image is smaller than Recipe.least, longer than MAX_SIDE
 GAP = 3  # an image is reduced by averaging to this many times its size after packing; no visible difference
 ROUND = 128  # filter taps are multiples of 1/ROUND: their sums in float32 are exact on every processor
 
@@ -39,7 +38,7 @@ class Packed(NamedTuple):
     image: bytes  # encoded
     size: Tuple[int, int]  # height, width
     key: bytes  # of the bytes before packing: equal for exact copies
-    changes: Tuple[str, ...]  # of CHANGES
+    enlarged: bool  # it was smaller than Recipe.least
 
 
 def repack(source: Source, recipe: Recipe) -> Packed:
@@ -48,33 +47,24 @@ def repack(source: Source, recipe: Recipe) -> Packed:
     pixels = decode(content, recipe.limits, recipe.pack_size)
     shorter = min(pixels.shape[:2])
     side = recipe.pack_size or max(recipe.least, shorter)
-    fitting = _cropped(pixels, side)
-    changed = (shorter < recipe.least, fitting is not pixels)
-    changes = tuple(change for change, happened in zip(CHANGES, changed, strict=True) if happened)
-    packed = resized(fitting, side)
-    return Packed(encode(packed, recipe.pack_format, recipe.quality), packed.shape[:2], key_of(content), changes)
-
-
-def _cropped(pixels: np.ndarray, side: int) -> np.ndarray:
-    """Return the middle of an image that would be longer than MAX_SIDE with a shorter side of `side`."""
-    longest = max(1, MAX_SIDE * min(pixels.shape[:2]) // side)
-    if max(pixels.shape[:2]) <= longest:
-        return pixels
-    top, left = (max(0, length - longest) // 2 for length in pixels.shape[:2])
-    return pixels[top : top + longest, left : left + longest]
+    packed = resized(pixels, side)
+    encoded = encode(packed, recipe.pack_format, recipe.quality)
+    return Packed(encoded, packed.shape[:2], key_of(content), shorter < recipe.least)
 
 
 def resized(pixels: np.ndarray, side: int) -> np.ndarray:
     """Return an image with a shorter side of `side` pixels, the other in proportion (bicubic with antialiasing).
 
     Raises:
-        BadImage: The result would have more than MAX_PIXELS.
+        BadImage: The result would be longer than MAX_SIDE, or have more than MAX_PIXELS.
     """
     height, width = pixels.shape[:2]
     scale = side / min(width, height)
+    size = max(side, round(width * scale)), max(side, round(height * scale))
+    if max(size) > MAX_SIDE:
+        raise BadImage(f"{size[0]}x{size[1]} pixels after packing, longer than {MAX_SIDE:,}")
     if scale == 1:
         return pixels
-    size = max(side, round(width * scale)), max(side, round(height * scale))
     if size[0] * size[1] > MAX_PIXELS:
         raise BadImage(f"{size[0]}x{size[1]} pixels after packing, more than {MAX_PIXELS:,}")
     if scale > 1:

@@ -16,7 +16,7 @@ from mxscale.config.schema import Data
 from mxscale.data import manifest, recordio, tree
 from mxscale.data.images import POLICY, BadImage, Limits
 from mxscale.data.manifest import Copies
-from mxscale.data.repack import CHANGES, Packed, Recipe, repack
+from mxscale.data.repack import Packed, Recipe, repack
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError
 
@@ -142,7 +142,7 @@ class _Packer:
     def _write_split(
         self, split: str, items: List[tree.Item], results: Iterator, journal: "_Journal"
     ) -> Dict[str, Any]:
-        per_class, min_side, changes = [0] * len(self.tree.classes), None, dict.fromkeys(CHANGES, 0)
+        per_class, min_side, enlarged = [0] * len(self.tree.classes), None, 0
         with recordio.Writer(self.folder, split) as writer:
             for item in items:
                 result, left = next(results)
@@ -155,14 +155,13 @@ class _Packer:
                     continue
                 crc = writer.write(item.label, item.id, result.image, written=left)
                 if not left:
-                    journal.add([item.id, crc, result.key.hex(), result.size, result.changes])
+                    journal.add([item.id, crc, result.key.hex(), result.size, result.enlarged])
                 self.copies.add(result.key, item.name, split, item.label)
-                for change in result.changes:
-                    changes[change] += 1
+                enlarged += result.enlarged
                 per_class[item.label] += 1
                 min_side = min(result.size) if min_side is None else min(min_side, *result.size)
             files = writer.close()
-        return {"count": writer.count, "per_class": per_class, **files, "min_side": min_side, **changes}
+        return {"count": writer.count, "per_class": per_class, **files, "min_side": min_side, "enlarged": enlarged}
 
     def _too_many_bad(self) -> bool:
         return len(self.bad) == self.max_bad
@@ -191,7 +190,7 @@ class _Journal:
     """The results of the images in the order of packing, from which the packing continues after a kill.
 
     A line per image: the CRC of the rest of the line, and as JSON the image's id, and the reason if it is bad, or else
-    the CRC of its record, its key, its size and its changes.
+    the CRC of its record, its key, its size and whether it was enlarged.
     """
 
     def __init__(self, folder: str):
@@ -220,10 +219,10 @@ class _Journal:
                     yield BadImage(entry[1])
                     continue
                 record = next(records, None)
-                _, crc, key, size, changes = entry
+                _, crc, key, size, enlarged = entry
                 if record is None or record.crc != crc:
                     return
-                yield Packed(record.payload, tuple(size), bytes.fromhex(key), tuple(changes))
+                yield Packed(record.payload, tuple(size), bytes.fromhex(key), bool(enlarged))
 
     def _next(self) -> Optional[List]:
         """Return the next line's entry; None at the end, or if the line is torn or damaged."""

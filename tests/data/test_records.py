@@ -16,9 +16,10 @@ from refusals import error_of
 from mxscale.config.readers import READERS
 from mxscale.config.schema import Data
 from mxscale.data import manifest, recordio, records
-from mxscale.data.images import ANY, BadImage, decode
+from mxscale.data.images import BadImage, decode
 from mxscale.data.pack import prepare
 from mxscale.data.reader import decoder
+from mxscale.data.repack import Recipe
 from mxscale.rundir.plan import Split
 from mxscale.util.errors import ConfigError
 
@@ -235,6 +236,14 @@ def test_small_images_are_enlarged_in_a_copy(with_bad_images, capfd):
     assert [decode(r.payload).shape for r in records if r.header.id == 107] == [(43, 16, 3)]
 
 
+def test_a_record_that_is_too_long_when_enlarged_is_bad(given, tmp_path):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 60_000)).save(file, "PNG")
+    write(tmp_path, "train", [0, 1, 2, 1, 0, 1], [*(jpeg(number) for number in range(5)), file.getvalue()])
+    assert "the image of record 5 (16x120000 pixels after packing, longer than 65,500)" in refused(given())
+    assert prepare(given(on_bad="skip"))["splits"]["train"]["count"] == 5
+
+
 def test_images_that_mxnet_refuses_are_reencoded(given, tmp_path):
     out = io.BytesIO()
     Image.fromarray(np.full((20, 24, 3), 90, "uint8")).save(out, "PNG")
@@ -312,5 +321,5 @@ def test_a_jpeg_that_a_reader_refuses_is_encoded_again():
     content = file.getvalue()[:-2] + bytes(8) + b"\xff\xd9"
     with pytest.raises(BadImage, match="extraneous bytes"):
         decoder.decode(content)
-    assert not records.check(content, ANY).same_in_mxnet
-    assert records.check(file.getvalue(), ANY).same_in_mxnet
+    assert not records.check(content, Recipe("png", 0, None)).same_in_mxnet
+    assert records.check(file.getvalue(), Recipe("png", 0, None)).same_in_mxnet
