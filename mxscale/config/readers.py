@@ -42,7 +42,6 @@ READERS = {
             contiguous_shards=True,
             lacks={
                 "sampling": "any",
-                "augment.policy": "any",
                 "augment.erase": "any",
                 "augment.stretch": "random_resized",
             },

@@ -6,10 +6,14 @@ from typing import Any, Dict, Optional
 DEFAULTS: Dict[str, Any] = {
     "launch.kind": "process",
     "launch.image": None,
+    "data.augment.policy": "none",
+    "data.augment.policy_ops": 2,
+    "data.augment.policy_magnitude": 9,
 }
 IGNORED = ("comm.probe_s",)  # settings without an effect on results: a record may have any value
 
 CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
+AUGMENT = "use data.augment.erase, mixup, cutmix, or augment=level2 or level3 (docs/input.md)"
 COMPARE = "measure the back ends with mxscale test-allreduce comm=NAME, and choose one"
 INSTEAD: Dict[str, str] = {
     "launch.kind": CONTAINERS,
@@ -18,6 +22,9 @@ INSTEAD: Dict[str, str] = {
     "plan.unavailable": "name the machines to plan for in plan.instance, such as [p3.8xlarge,p3.16xlarge:spot]",
     "leave_out": "run python tools/scaling_model.py in a checkout",
     "figure": "python tools/scaling_model.py FIGURE.png draws that of score; spot prices have none",
+    "data.augment.policy": AUGMENT,
+    "data.augment.policy_ops": AUGMENT,
+    "data.augment.policy_magnitude": AUGMENT,
     "comm.probe_s": COMPARE,
     "comm=auto": COMPARE,
 }

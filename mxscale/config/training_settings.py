@@ -40,17 +40,14 @@ class Augment:
     rotate: int = setting(0, "largest rotation to either side, before the crop", unit="degrees", low=0, high=180)
     shear: float = setting(0.0, "largest shear, before the crop", low=0, high=1)
     stretch: float = setting(0.0, "largest relative change of height over width, before the crop", low=0, high=0.9)
-    policy: str = setting("none", "random operations of Pillow", choices=("none", "randaugment", "trivialaugment"))
-    policy_ops: int = setting(2, "operations of randaugment on each image", low=1, high=4)
-    policy_magnitude: int = setting(9, "magnitude of the operations of randaugment", low=0, high=30)
     erase: float = setting(0.0, "probability of random erasing", low=0, high=1)
     mixup: float = setting(0.0, "alpha of the Beta distribution of mixup (arXiv:1710.09412, sec. 2); 0: off", low=0)
     cutmix: float = setting(0.0, "alpha of the Beta distribution of cutmix (arXiv:1905.04899, sec. 3.1); 0: off", low=0)
-    off_epochs: int = setting(0, "last epochs without policy, erase, mixup and cutmix", unit="epochs", low=0)
+    off_epochs: int = setting(0, "last epochs without erase, mixup and cutmix", unit="epochs", low=0)
 
     def plain(self) -> "Augment":
         """Return the settings of the last `off_epochs`."""
-        return dataclasses.replace(self, policy="none", erase=0.0, mixup=0.0, cutmix=0.0)
+        return dataclasses.replace(self, erase=0.0, mixup=0.0, cutmix=0.0)
 
 
 @dataclass(frozen=True)

@@ -81,12 +81,12 @@ def test_augmentation_differs_within_a_batch_and_between_epochs(reader, tmp_path
     assert len({image.tobytes() for batch in batches for image in batch}) > 180  # of 192
 
 
-def test_policy_and_erasing_end_before_the_last_epochs(tmp_path):
+def test_erasing_ends_before_the_last_epochs(tmp_path):
     records = make_records(tmp_path, [ramp()] * 32)
     crops = Augment(crop="random", pad=4)
     augmented, plain = (
         micros(train_data(records, replace(RAW, image_size=16, augment=augment), 32, augmented_epochs=2), range(4))
-        for augment in (replace(crops, erase=1.0, policy="trivialaugment"), crops)
+        for augment in (replace(crops, erase=1.0), crops)
     )
     assert [same([one], [other]) for one, other in zip(augmented, plain, strict=True)] == [False, False, True, True]
 
@@ -131,8 +131,7 @@ def test_training_uses_the_chosen_interpolation(reader, tmp_path):
     assert len(seen) == len(INTERPOLATIONS)
 
 
-CHANGES = {"lighting": 0.5, "hls": [20, 30, 30], "rotate": 30, "shear": 0.2, "stretch": 0.3, "policy": "randaugment",
-           "erase": 1.0}  # fmt: skip
+CHANGES = {"lighting": 0.5, "hls": [20, 30, 30], "rotate": 30, "shear": 0.2, "stretch": 0.3, "erase": 1.0}
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -144,8 +143,7 @@ def test_each_setting_changes_pixels(name, augmented, reader):
 
 
 @pytest.mark.parametrize("override, where", [
-    ("data.augment.erase=0.5", ""), ("data.augment.policy=randaugment", ""),
-    ("data.augment.stretch=0.25", " with data.augment.crop=random_resized"),
+    ("data.augment.erase=0.5", ""), ("data.augment.stretch=0.25", " with data.augment.crop=random_resized"),
 ])  # fmt: skip
 def test_what_record_iter_lacks_is_refused(override, where):
     error = error_of(composed, "train", "data=imagefolder", "data.root=x", "data.reader=record_iter", override)

@@ -14,8 +14,8 @@ from mxscale.config.schema import Data
 from mxscale.data.central_crop import CentralCrop
 from mxscale.data.reader import decoder
 from mxscale.data.reader.colour import ColourJitter, HlsShift
+from mxscale.data.reader.erasing import Erasing
 from mxscale.data.reader.geometry import Warp
-from mxscale.data.reader.policies import Erasing, Policy
 
 INTERPOLATIONS = {  # by data.interpolation
     "bilinear": cv2.INTER_LINEAR,
@@ -27,6 +27,7 @@ ATTEMPTS = 10  # at a random_resized crop within the image
 # Places among an image's random numbers; an attempt takes two from AREAS on
 FLIP, TOP, LEFT, AREAS = range(4)
 WARP = AREAS + 2 * ATTEMPTS
+COLOURS = WARP + Warp.draws + 12  # 12 are unused, so that the others are those of earlier versions
 
 
 class Box(NamedTuple):
@@ -39,7 +40,7 @@ class Box(NamedTuple):
 
 
 class Training:
-    """Augments an image with random numbers of its own: warp, crop, resizing, flip, policy, colours, erasing.
+    """Augments an image with random numbers of its own: warp, crop, resizing, flip, colours, erasing.
 
     Attributes:
         draws: How many uniform random numbers an image needs.
@@ -50,13 +51,8 @@ class Training:
         self.interpolation = INTERPOLATIONS[data.interpolation]
         self.warp = Warp(data.augment, self.interpolation)
         self.steps = []  # after the flip: (its random numbers, step)
-        end = self.draws = WARP + Warp.draws
-        for step in (
-            Policy(data.augment, self.side),
-            ColourJitter(data.augment),
-            HlsShift(data.augment),
-            Erasing(data.augment, data.mean),
-        ):
+        self.draws, end = WARP + Warp.draws, COLOURS
+        for step in (ColourJitter(data.augment), HlsShift(data.augment), Erasing(data.augment, data.mean)):
             start, end = end, end + step.draws
             if step.is_on:
                 self.steps.append((slice(start, end), step))
