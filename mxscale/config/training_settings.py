@@ -66,7 +66,7 @@ class Data:
     )
     clutter: bool = setting(False, "keep the class 257.clutter of caltech256")
     train: Optional[str] = setting(
-        None, "training split: .rec file, its .idx beside it (recordio); list of images and labels (imagefolder)"
+        None, "training split: .rec file (recordio); list of images and labels (imagefolder)"
     )
     val: Optional[str] = setting(None, "validation split: .rec file (recordio), list of images (imagefolder)")
     test: Optional[str] = setting(None, "test split: .rec file (recordio), list of images (imagefolder)")

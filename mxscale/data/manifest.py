@@ -9,11 +9,11 @@
      "duplicates": {"within": {"train": n, ..}, "across": n, "example": [name, split, name, split],
                     "two_classes": n, "two_classes_example": [name, name]}}
 
-`rec` and `idx` are names in the set's folder, or absolute paths of the user's files; `crc` is a name in the folder, of
-the records' checksums (recordio.py); `sha256` and `bytes` are those of the .rec. `min_side` is the smallest shorter
-side of the split's images in pixels, or null if unknown. `test` is optional. `enlarged` images were smaller than the
-network's input. `duplicates` counts exact copies: within a split, images of a later split that an earlier one holds,
-and images of a split in two classes.
+`rec` is a name in the set's folder, or the absolute path of a user's file; `idx` and `crc` are names in the folder, of
+the records' offsets and checksums (recordio.py); `sha256` and `bytes` are those of the .rec. `min_side` is the smallest
+shorter side of the split's images in pixels, or null if unknown. `test` is optional. `enlarged` images were smaller
+than the network's input. `duplicates` counts exact copies: within a split, images of a later split that an earlier one
+holds, and images of a split in two classes.
 """
 
 import contextlib
@@ -68,9 +68,9 @@ def intact(folder) -> Optional[Dict[str, Any]]:
         manifest, written_ns = load(folder), os.stat(Path(folder) / NAME).st_mtime_ns
         for name, entry in manifest["splits"].items():
             split = split_of(manifest, name)
-            if not _same(split.rec, entry, written_ns) or not os.path.isfile(split.idx):
+            if not _same(split.rec, entry, written_ns):
                 return None
-            if not os.path.isabs(entry["idx"]) and _lines(split.idx) != entry["count"]:
+            if _lines(split.idx) != entry["count"]:
                 return None
             if split.crc and os.path.getsize(split.crc) != 4 * entry["count"]:
                 return None

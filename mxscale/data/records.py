@@ -1,9 +1,9 @@
 """Sets of .rec files, as im2rec writes them: read in place and validated.
 
-Each file is read once, on all cores: its digest, labels, index and checksums, and every image is decoded. Later starts
-use the manifest. With data.on_bad=skip a file with bad images is copied without them. A file with images that a
-reader refuses, or MXNet decodes differently from images.py (transparent, rotated, CMYK, 16 bits, other formats), is
-copied with these re-encoded.
+Each file is read once, on all cores: its digest, labels, offsets and checksums, and every image is decoded. An .idx is
+not needed. Later starts use the manifest. With data.on_bad=skip a file with bad images is copied without them. A file
+with images that a reader refuses, or MXNet decodes differently from images.py (transparent, rotated, CMYK, 16 bits,
+other formats), is copied with these re-encoded.
 """
 
 import contextlib
@@ -40,10 +40,7 @@ def settings(data: Data) -> Dict[str, Any]:
         raise ConfigError(
             "data.train_per_class: with data=recordio all records are used; pack fewer, or use data=imagefolder"
         )
-    files = {}
-    for split, rec in _files(data).items():
-        idx = _index_beside(rec)
-        files[split] = {"rec": _stamp(rec, f"data.{split}={getattr(data, split)}"), "idx": idx and _stamp(idx, idx)}
+    files = {split: _stamp(rec, f"data.{split}={getattr(data, split)}") for split, rec in _files(data).items()}
     names = ("num_classes", "on_bad", "pack_format", "pack_quality")
     chosen = {"classes": class_names(data), **{name: getattr(data, name) for name in names}}
     versions = {"policy": POLICY, "check": CHECK}
@@ -51,7 +48,7 @@ def settings(data: Data) -> Dict[str, Any]:
 
 
 def build(data: Data, folder: str, workers: Optional[int]) -> None:
-    """Validate the files and write their manifest into `folder`, with missing .idx files and necessary copies.
+    """Validate the files and write their manifest into `folder`, with indexes, checksums and necessary copies.
 
     Raises:
         ConfigError: A file is invalid.
@@ -60,7 +57,7 @@ def build(data: Data, folder: str, workers: Optional[int]) -> None:
     _check_lists(data)
     used = settings(data)  # before reading: a file that changes during reading is read again next time
     splits, skipped = {}, []
-    total = sum(file["rec"]["bytes"] for file in used["files"].values())
+    total = sum(file["bytes"] for file in used["files"].values())
     pool = Pool(workers, total // TYPICAL_BYTES)
     copies = Copies()
     with Progress("checking records", total, "B") as bar:
@@ -104,11 +101,6 @@ def _listed(path: str) -> Iterator[Tuple[float, str]]:
 def _files(data: Data) -> Dict[str, str]:
     given = {"train": data.train, "val": data.val, "test": data.test}
     return {split: absolute(path) for split, path in given.items() if path}
-
-
-def _index_beside(rec: str) -> Optional[str]:
-    idx = os.path.splitext(rec)[0] + ".idx"
-    return idx if os.path.exists(idx) else None
 
 
 def _stamp(path: str, where: str) -> Dict[str, Any]:
@@ -218,8 +210,8 @@ class _Checked:
         return {**counts, "min_side": self.smallest, **files, "enlarged": self.enlarged}
 
     def _in_place(self, folder: str) -> Dict[str, Any]:
-        idx = _index(self.rec, self.offsets, folder, self.split, self.where)
-        crc = f"{self.split}.crc"
+        idx, crc = f"{self.split}.idx", f"{self.split}.crc"
+        recordio.write_index(os.path.join(folder, idx), self.offsets)
         recordio.write_checksums(os.path.join(folder, crc), self.checksums)
         size = os.path.getsize(self.rec)
         return {"rec": self.rec, "idx": idx, "crc": crc, "sha256": self._digest.hexdigest(), "bytes": size}
@@ -235,24 +227,6 @@ class _Checked:
                     self.enlarged += enlarged
                 writer.write(self.labels[number], record.header.id, image)
             return writer.close()
-
-
-def _index(rec: str, offsets: List[int], folder: str, split: str, where: str) -> str:
-    """Return the path of the user's .idx, validated against the records, or of a new one in `folder`."""
-    idx = _index_beside(rec)
-    if idx is None:
-        recordio.write_index(os.path.join(folder, f"{split}.idx"), offsets)
-        return f"{split}.idx"
-    try:
-        given = recordio.read_index(idx)
-    except recordio.BadRecords as bad:
-        raise ConfigError(f"{where}: {idx} is not an index ({bad}): remove it, and it is created again") from None
-    except OSError as error:
-        raise ConfigError(f"{where}: {idx}: {_lower(error)}") from None
-    if given != offsets:
-        how = f"{len(given)} entries for {len(offsets)} records" if len(given) != len(offsets) else "different offsets"
-        raise ConfigError(f"{where}: {idx} is the index of another file ({how}): remove it, and it is created again")
-    return idx
 
 
 def _classes(data: Data, labels: Dict[str, Counter]) -> List[str]:
