@@ -15,6 +15,7 @@ EXPECTED = "expected a .csv or .tsv file, a .lst file of im2rec, or a .txt file 
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name", "img",
          "image_id", "imageid", "id", "name")  # fmt: skip
 LABELS = ("label", "labels", "class", "class_name", "category", "target", "predictionstring")
+NAME_COLUMNS = "name those of the images path and label in line 1"
 UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as errors="surrogateescape" reads them
 
 
@@ -93,23 +94,21 @@ def _of_lst(lines: List[Tuple[int, List[str]]], where: str) -> List[Row]:
 
 def _of_table(lines: List[Tuple[int, List[str]]], where: str) -> List[Row]:
     (_, head), *rest = lines
-    columns, header = _columns(head), True
-    if columns is None:
-        columns, header = (0, 1), not is_image(head[0]) and any(is_image(cells[0]) for _, cells in rest)
-        if len(head) > 2:
-            raise ConfigError(f"{where} has {len(head)} columns: name those of the images path and label in line 1")
-    least = max(columns) + 1
+    columns = _columns(head)
+    if columns is None and len(head) > 2:
+        raise ConfigError(f"{where} has {len(head)} columns: {NAME_COLUMNS}")
+    path, label = columns or (0, 1)
     for number, cells in lines:
-        if len(cells) < max(2, least):
+        if len(cells) <= max(path, label):
             raise ConfigError(f"{where} line {number}: has no label: {' '.join(cells)[:80]}")
-    return [Row(number, *(cells[at] for at in columns)) for number, cells in (rest if header else lines)]
+    return [Row(number, cells[path], cells[label]) for number, cells in (rest if columns else lines)]
 
 
 def _columns(head: Sequence[str]) -> Optional[Tuple[int, int]]:
     """Return the columns of path and label if the first line names both."""
     names = [cell.lower().replace(" ", "_") for cell in head]
-    found = [next((names.index(name) for name in known if name in names), None) for known in (PATHS, LABELS)]
-    return None if None in found else tuple(found)
+    columns = [next((names.index(name) for name in known if name in names), None) for known in (PATHS, LABELS)]
+    return None if None in columns else tuple(columns)
 
 
 def is_image(name: str) -> bool:
@@ -120,35 +119,31 @@ def is_image(name: str) -> bool:
 def located(rows: List[Row], root: str, folders: Sequence[str], where: str) -> List[Row]:
     """Return the rows with the paths of existing files below `root`. A path without extension gets that of its file.
 
-    If only the first line names no file, and has another label than the others, it is taken for a header.
-
     Args:
-        folders: Below root, of which the first that has one of three images is that of the list; "" is root itself.
+        folders: Below root; the paths begin in the first that has one of the first three images. "" is root itself.
 
     Raises:
         ConfigError: An image does not exist, or is listed twice.
     """
     file_of = lru_cache(maxsize=None)(_images_by_stem)
-    tried = [rows[-1], rows[len(rows) // 2], rows[min(1, len(rows) - 1)]]  # one may be missing
-    folder = next((each for each in folders if any(_file(row.path, root, each, file_of) for row in tried)), folders[0])
-    found, missing, lines = [], [], {}
+    folder = next((name for name in folders if any(_file(row.path, root, name, file_of) for row in rows[:3])), "")
+    existing, missing, lines = [], [], {}
     for row in rows:
         path = _file(row.path, root, folder, file_of)
         if path is None:
             missing.append(row)
-            continue
-        if path in lines:
+        elif path in lines:
             raise ConfigError(f"{where} line {row.line}: {row.path} is in line {lines[path]} too; list each image once")
-        lines[path] = row.line
-        found.append(row._replace(path=path))
-    header = missing == rows[:1] and found and rows[0].label not in {row.label for row in found}
-    if missing and not header:
-        more = f", nor have {len(missing) - 1:,} other lines" if len(missing) > 1 else ""
-        raise ConfigError(
-            f"{where} line {missing[0].line}: {missing[0].path} is no image below data.root={root}{more}: "
-            "set data.root to the folder that the paths begin in"
-        )
-    return found
+        else:
+            lines[path] = row.line
+            existing.append(row._replace(path=path))
+    if missing:
+        first, more = missing[0], f", nor have {len(missing) - 1:,} other lines" if len(missing) > 1 else ""
+        how = "set data.root to the folder that the paths begin in"
+        if len(missing) == 1 and first is rows[0]:
+            how = f"if the line names the columns, {NAME_COLUMNS}"
+        raise ConfigError(f"{where} line {first.line}: {first.path} is no image below data.root={root}{more}: {how}")
+    return existing
 
 
 def _file(path: str, root: str, folder: str, file_of) -> Optional[str]:
@@ -184,11 +179,11 @@ def by_class(
     """
     names = set(known or order or ())
     named = not counted and any(row.label in names for row in rows)
-    numbers = order and not named and all(row.label.isdecimal() for row in rows)
-    found: Dict[str, List[str]] = {}
+    are_numbers = order and not named and all(row.label.isdecimal() for row in rows)
+    paths: Dict[str, List[str]] = {}
     for row in rows:
         name = row.label
-        if numbers:
+        if are_numbers:
             if len(name) > 9 or int(name) >= len(order):
                 raise ConfigError(f"{where} line {row.line}: label {name} is outside the {len(order)} classes")
             name = order[int(name)]
@@ -196,5 +191,5 @@ def by_class(
             name = name.split()[0]
             if name not in names:
                 raise ConfigError(f"{where} line {row.line}: {row.label} is no class of train{nearest(name, known)}")
-        found.setdefault(name, []).append(row.path)
-    return found
+        paths.setdefault(name, []).append(row.path)
+    return paths

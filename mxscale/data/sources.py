@@ -154,7 +154,7 @@ def _splits(data: Data, root: str, where: str, nested: bool, unused: Counter) ->
     lists = {split: getattr(data, split) for split in SPLIT_NAMES if getattr(data, split)}
     found: Dict[str, _Split] = {}
     if "train" not in lists:
-        folders = _split_folders(root, top, where, lists)
+        folders = _split_folders(data, root, top, where, lists)
         if lists and not folders:
             raise ConfigError(f"{where} has no train/<class>/<image>.jpg beside the lists: give data.train=FILE too")
         if not folders and data.classes is None and top and all(map(_of_split, top)):
@@ -177,21 +177,24 @@ def _splits(data: Data, root: str, where: str, nested: bool, unused: Counter) ->
 
 
 def _listed(data: Data, root: str, split: str, path: str, top: List[str], train: Optional[_Split]) -> _Split:
-    """Return the split of a file that lists its images; train: the training images, if they are known already."""
+    """Return the split of a file that lists its images.
+
+    Args:
+        path: Of the file.
+        top: The folders in root, of which one may be that of the split.
+        train: The training images, whose classes a label must have; None: the list is theirs.
+    """
     where = f"data.{split}={path}"
-    rows = image_lists.read(absolute(path), where)
-    own = [name for name in top if name.lower().startswith(SPLIT_NAMES[split])]
-    rows = image_lists.located(rows, root, ["", *own, *(f"{name}/images" for name in own)], where)
-    order, known = class_names(data), train and train.classes
+    of_split = [name for name in top if name.lower().startswith(SPLIT_NAMES[split])]
+    folders = ["", *of_split, *(f"{name}/images" for name in of_split)]
+    rows = image_lists.located(image_lists.read(absolute(path), where), root, folders, where)
+    in_order = class_names(data)  # which numbers count
     if train and not train.listed and not isinstance(data.classes, str):
-        order = train.classes  # data.classes selects some of them
-    elif order is None:
-        order = known
-    # im2rec's labels count, also classes whose names are numbers; if the training labels are such, they are names
-    counted = path.lower().endswith(".lst") and not (train and train.listed and class_names(data) is None)
-    paths = image_lists.by_class(rows, order, known, counted, where)
-    number = all(name.isdecimal() for name in paths)
-    classes = train.classes if train else sorted(paths, key=int if number else None)
+        in_order = train.classes  # data.classes selects some of them
+    is_im2rec = path.lower().endswith(".lst")  # its labels always count
+    paths = image_lists.by_class(rows, in_order, train and train.classes, is_im2rec, where)
+    are_numbers = all(name.isdecimal() for name in paths)
+    classes = train.classes if train else sorted(paths, key=int if are_numbers else None)
     return _Split(where, "", classes, lambda name: [_stamped(root, path) for path in sorted(paths.get(name, ()))], True)
 
 
@@ -263,62 +266,62 @@ def _stamped(root: str, path: str) -> Image:
 
 
 def _check_depth(data: Data, path: str, classes: List[str], where: str, nested: bool) -> None:
-    """Raise ConfigError if the folders in `path` are no classes: they hold no image, or each the same classes."""
+    """Raise ConfigError if the folders in `path` may be no classes: they hold no images, or only in several folders."""
     if any(images_in(path, name) for name in classes):
         return
-    filled = [name for name in classes if images_in(path, name, nested=True)]
-    if len(filled) > 1 and nested:
-        below = [tuple(_inner(os.path.join(path, name), where)) for name in filled]
-        names = Counter(below).most_common(1)[0][0]
-        alike = [name for name, folders in zip(filled, below) if folders == names]
-        if data.classes is None and len(names) > 1 and len(alike) >= max(2, len(filled) - 1):  # one may lack labels
-            raise ConfigError(
-                f"{where}: {' and '.join(alike)} have the same folders ({', '.join(names[:3])}): call them train, val "
-                f"and test if they are splits, or set 'data.classes=[{','.join(filled)}]' if they are classes"
-            )
-        return
-    hint = f"; did you mean data.root={os.path.join(path, filled[0])}?" if len(filled) == 1 else ""
-    raise ConfigError(f"{where} has no images: expected {path}/<class>/<image>.jpg{hint}")
+    folders = {name: {os.path.dirname(image) for image, *_ in images_in(path, name, nested=True)} for name in classes}
+    filled = [name for name in classes if folders[name]]
+    if len(filled) < 2 or not nested:
+        hint = f"; did you mean data.root={os.path.join(path, filled[0])}?" if len(filled) == 1 else ""
+        raise ConfigError(f"{where} has no images: expected {path}/<class>/<image>.jpg{hint}")
+    if data.classes is None and any(len(folders[name]) > 1 for name in filled):
+        raise ConfigError(
+            f"{where}: {' and '.join(filled)} hold folders of images, no images: call them train, val and test if they "
+            f"are splits, or set 'data.classes=[{','.join(filled)}]' if they are classes"
+        )
 
 
-def _inner(path: str, where: str) -> List[str]:
-    """Return the folders in `path`, or in the only folder there: Kaggle's archives have seg_train/seg_train."""
-    names = _folders(path, where)
-    deeper = _folders(os.path.join(path, names[0]), where) if len(names) == 1 else []
-    return deeper if len(deeper) > 1 and not images_in(path, names[0]) else names
+def _split_folders(data: Data, root: str, top: List[str], where: str, lists: Container[str]) -> Dict[str, str]:
+    """Return the folder of each split; {} if the folders in root are classes.
 
-
-def _split_folders(root: str, top: List[str], where: str, lists: Container[str]) -> Dict[str, str]:
-    """Return the folder of each split; {} if root/train is a class: it holds images, or no folders.
+    They are classes if none is called train, if that one holds no folders, or if data.classes names only folders in
+    root.
 
     Args:
-        lists: The splits that a file lists.
+        top: The folders in root.
+        lists: The splits that a file lists, whose folders are not used.
     """
     named = {split: [name for name in top if name.lower() in names] for split, names in SPLIT_NAMES.items()}
-    found = {split: names[0] for split, names in named.items() if names and split not in lists}
-    inside = {split: set(_folders(os.path.join(root, folder), where)) for split, folder in found.items()}
-    train, classes = found.get("train"), inside.get("train")
+    if not named["train"] or set(class_names(data) or [""]) <= set(top):
+        return {}
+    train = named["train"][0]
+    classes = set(_folders(os.path.join(root, train), where))
     if not classes:
         return {}
     if stray := images_in(root, train):
-        alike = any(classes & inside[split] for split in found if split != "train")
-        if lists or alike or (len(top) > 1 and all(map(_of_split, top))):
-            raise ConfigError(f"{where}: {stray[0][0]} is beside the folders of classes, in none of them: remove it")
-        return {}
-    for split, folder in list(found.items()):
-        if len(named[split]) > 1:
-            raise ConfigError(f"{where} has {' and '.join(name + '/' for name in named[split])}: keep one of them")
-        if inside[split] <= {"images", folder} and not classes & inside[split]:  # none, or one without a label
-            if split == "val":
-                expected = f"expected {folder}/<class>/<image>.jpg, or the list of its images as data.val=FILE"
-                raise ConfigError(f"{where}: {folder}/ has no folders of classes: {expected}")
-            del found[split]  # test images without labels
-    if found.keys() == {"train"} and not lists:
+        raise ConfigError(
+            f"{where}: {stray[0][0]} is beside the folders of classes, in none of them: remove it, or set "
+            f"'data.classes=[{','.join(top)}]' if {train} is a class"
+        )
+    folders = {}
+    for split, names in named.items():
+        if split in lists or not names:
+            continue
+        if len(names) > 1:
+            raise ConfigError(f"{where} has {' and '.join(name + '/' for name in names)}: keep one of them")
+        (folder,) = names
+        inside = set(_folders(os.path.join(root, folder), where))
+        if classes & inside or not inside <= {"images", folder}:
+            folders[split] = folder
+        elif split == "val":  # test images may have no labels
+            expected = f"expected {folder}/<class>/<image>.jpg, or the list of its images as data.val=FILE"
+            raise ConfigError(f"{where}: {folder}/ has no folders of classes: {expected}")
+    if folders.keys() == {"train"} and not lists:
         raise ConfigError(
             f"{where} has {train}/ but no val/ or test/ with classes: expected {root}/val/<class>/<image>.jpg; "
             f"data.root={os.path.join(root, train)} is split"
         )
-    return found
+    return folders
 
 
 def _same_classes(data: Data, classes: List[str], base: _Split, split: _Split) -> None:

@@ -66,7 +66,7 @@ def test_splits_with_unknown_names_are_refused(tmp_path):
         make_tree(root / name, {"ant": 3, "bee": 3}, blue=blue)
     text = refused(folder_data(root, tmp_path))
     assert text == (
-        f"data.root={root}: check and learn have the same folders (ant, bee): call them train, val and test if they "
+        f"data.root={root}: check and learn hold folders of images, no images: call them train, val and test if they "
         "are splits, or set 'data.classes=[check,learn]' if they are classes"
     )
     assert pack(folder_data(root, tmp_path, classes=["check", "learn"]))["classes"] == ["check", "learn"]
@@ -77,7 +77,7 @@ def test_folders_of_splits_that_an_archive_repeats_are_refused(tmp_path):
     for blue, name in enumerate(("seg_train", "seg_test")):
         make_tree(root / name / name, {"ant": 3, "bee": 3}, blue=blue)
     make_tree(root / "seg_pred", {"seg_pred": 3}, blue=2)
-    assert "seg_test and seg_train have the same folders (ant, bee)" in refused(folder_data(root, tmp_path))
+    assert "seg_pred and seg_test and seg_train hold folders of images" in refused(folder_data(root, tmp_path))
 
 
 def test_tiny_imagenet_has_a_list_and_a_folder_of_images(tmp_path):
@@ -117,7 +117,7 @@ def test_extensions_have_any_case(tmp_path, extension):
 
 LISTS = {
     "train.csv": [f"{name}{n}.png,{name}" for n in range(5) for name in "ab"],
-    "header.csv": ["id,breed", *(f"{name}{n},{name}" for n in range(5) for name in "ab")],
+    "header.csv": ["id,class", *(f"{name}{n},{name}" for n in range(5) for name in "ab")],
     "columns.csv": ["label;size;file name", *(f"{name};7;{name}{n}.png" for n in range(5) for name in "ab")],
     "train.tsv": [f"{name}{n}.png\t{name}" for n in range(5) for name in "ab"],
     "train.lst": [f"{n}\t{label}.000000\t{name}{n}.png" for n in range(5) for label, name in enumerate("ab")],
@@ -186,6 +186,27 @@ def test_numbers_of_a_list_count_the_names_of_classes(flat, tmp_path):
     assert made["classes"] == ["zebra", "ant"] and colours_are_labels(made)
 
 
+@pytest.mark.parametrize("name", ["l.lst", "l.txt"])
+def test_numbers_beside_a_list_of_numbers_are_the_same_classes(flat, tmp_path, name):
+    def lines(number):
+        pairs = [(f"{name}{number}.png", label) for label, name in enumerate("ab", 3)]
+        return [f"0\t{label}\t{path}" if name == "l.lst" else f"{path} {label}" for path, label in pairs]
+
+    lists = {}
+    for split, number in (("train", 0), ("val", 1)):
+        (tmp_path / split).mkdir()
+        lists[split] = written(tmp_path / split / name, *lines(number))
+    made = pack(folder_data(flat, tmp_path, **lists))
+    assert made["classes"] == ["3", "4"] and counts(made) == {"train": [1, 1], "val": [1, 1]}
+    assert colours_are_labels(made)
+
+
+def test_numbers_beside_a_list_of_names_are_refused(flat, tmp_path):
+    train, val = written(tmp_path / "a.csv", "a0.png,a", "b0.png,b"), written(tmp_path / "b.csv", "a1.png,0")
+    text = refused(folder_data(flat, tmp_path, train=train, val=val))
+    assert text.startswith(f"data.val={val} line 1: 0 is no class of train")
+
+
 def test_classes_that_are_numbers_are_in_numerical_order(flat, tmp_path):
     lines = [f"{name}{n}.png {10 if name == 'b' else 9}" for n in range(5) for name in "ab"]
     assert pack(folder_data(flat, tmp_path, train=written(tmp_path / "l.txt", *lines)))["classes"] == ["9", "10"]
@@ -217,8 +238,8 @@ def test_an_image_that_changes_its_split_packs_the_set_again(tmp_path):
     assert found == [{"train": [1, 1], "val": [0, 2]}, {"train": [1, 2], "val": [0, 1]}]
 
 
-@pytest.mark.parametrize("head, images", [(["id,breed"], 4), (["a0,cat"], 5), ([], 4)])
-def test_a_header_is_a_first_line_without_an_image(flat, tmp_path, head, images):
+@pytest.mark.parametrize("head, images", [(["id,class"], 4), (["Image ID,Label"], 4), (["a0,cat"], 5), ([], 4)])
+def test_a_header_names_the_columns(flat, tmp_path, head, images):
     listed = written(tmp_path / "l.csv", *head, "a1,ant", "a2,ant", "b1,bee", "b2,bee")
     rows = image_lists.located(image_lists.read(listed, "l.csv"), str(flat), [""], "l.csv")
     assert len(rows) == images
@@ -256,7 +277,12 @@ def test_a_header_is_a_first_line_without_an_image(flat, tmp_path, head, images)
             "line 1: expected number<tab>label<tab>path with one label, a whole number from 0",
         ),
         ("l.csv", ["path,label"], "lists no image below its header"),
-        ("l.csv", ["id,breed"], "line 1: id is no image below data.root={root}"),
+        (
+            "l.csv",
+            ["id,breed", "a0.png,a", "b0.png,b"],
+            "line 1: id is no image below data.root={root}: if the line names the columns, name those of the images "
+            "path and label in line 1",
+        ),
         ("l.csv", ["a\0/a0.png,a", "b0.png,b"], "not a text file in UTF-8"),
         ("l.csv", ['a0.png,"a', "a1.png,a", "b0.png,b"], "unexpected end of data"),
         ("l.txt", ["a0.png"], "line 1: has no label: a0.png"),

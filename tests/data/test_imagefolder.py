@@ -40,6 +40,20 @@ def test_folders_with_their_own_splits_keep_them(tmp_path):
 def test_a_class_may_be_called_train(tmp_path):
     root = make_tree(tmp_path / "set", {"plane": 5, "train": 5})
     assert pack(folder_data(root, tmp_path))["classes"] == ["plane", "train"]
+    paint(root / "train" / "steam" / "a.png", (1, 5, 0))
+    text = refused(folder_data(root, tmp_path))
+    assert "train/000.png is beside the folders of classes" in text
+    assert text.endswith("or set 'data.classes=[plane,train]' if train is a class")
+    made = pack(folder_data(root, tmp_path, classes=["plane", "train"]))
+    assert [sum(counts) for counts in zip(*(split["per_class"] for split in made["splits"].values()))] == [5, 6]
+
+
+def test_a_class_below_train_may_be_called_train(tmp_path):
+    root = tmp_path / "set"
+    for blue, split in enumerate(("train", "val")):
+        make_tree(root / split, {"plane": 2, "train": 2}, blue=blue)
+    made = pack(folder_data(root, tmp_path, classes=["train", "plane"]))
+    assert made["classes"] == ["train", "plane"] and made["splits"].keys() == {"train", "val"}
 
 
 def test_folders_of_splits_without_classes_are_no_classes(tmp_path):
