@@ -201,8 +201,8 @@ class _Checked:
         empty = [label for label in self.all_labels if not usable[label]]
         if empty and (self.split == "train" or not usable):
             raise ConfigError(
-                f"{self.where}: class {empty[0]} has no usable image; {len(self.bad)} bad images were skipped; "
-                "list them with data.on_bad=error"
+                f"{self.where}: class {empty[0]} has no usable image; {len(self.bad)} bad images were skipped, such as "
+                f"record {min(self.bad)} ({self.bad[min(self.bad)]})"
             )
         files = self._copy(folder) if self.bad or self.rewritten else self._in_place(folder)
         per_class = [usable[label] for label in range(classes)]

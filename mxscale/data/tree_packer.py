@@ -21,7 +21,6 @@ from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError
 
 LIBRARIES = {library.__name__: library.__version__ for library in (PIL, simplejpeg, cv2)}
-MAX_BAD = 100  # bad images after which packing stops
 
 
 class PackJob(NamedTuple):
@@ -84,7 +83,6 @@ class _Packer:
 
     def __init__(self, images: tree.Tree, data: Data, recipe: Recipe, folder: str):
         self.tree, self.data, self.recipe, self.folder = images, data, recipe, folder
-        self.max_bad = MAX_BAD if data.on_bad == "error" else None
         self.bad: Dict[int, Dict[str, str]] = {}  # id -> path and reason
         self.copies = Copies()
 
@@ -95,8 +93,6 @@ class _Packer:
             splits = tree.plan(self.tree, self.data, frozenset(self.bad))
             self.copies = Copies()
             entries = self._write(splits, workers)
-            if self.bad and self.data.on_bad == "error":
-                raise ConfigError(self._bad_images())
             if len(self.bad) == known_bad or self.data.train_per_class is None:
                 break
             for name in os.listdir(self.folder):  # pack again: other images replace the bad ones
@@ -114,14 +110,12 @@ class _Packer:
         )
 
     def _write(self, splits: Dict[str, List[tree.Item]], workers: Optional[int]) -> Dict[str, Any]:
-        """Write the records of all splits; return their manifest entries. Stops after `max_bad` bad images."""
+        """Write the records of all splits; return their manifest entries."""
         entries, total = {}, sum(map(len, splits.values()))
         with Progress("packing", total, " images") as bar, _Journal(self.folder) as journal:
             with contextlib.closing(self._results(splits, workers, journal, bar)) as results:
                 for split, items in splits.items():
                     entries[split] = self._write_split(split, items, results, journal)
-                    if self._too_many_bad():
-                        break
             journal.remove()
         return entries
 
@@ -147,11 +141,14 @@ class _Packer:
             for item in items:
                 result, left = next(results)
                 if isinstance(result, BadImage):
+                    if self.data.on_bad == "error":
+                        raise ConfigError(
+                            f"{self.tree.where}: cannot use {item.name} ({result.reason}): replace it, or set "
+                            "data.on_bad=skip, which lists all bad images"
+                        )
                     if not left:
                         journal.add([item.id, result.reason])
                     self.bad[item.id] = {"path": item.name, "reason": result.reason}
-                    if self._too_many_bad():
-                        break
                     continue
                 crc = writer.write(item.label, item.id, result.image, written=left)
                 if not left:
@@ -163,26 +160,15 @@ class _Packer:
             files = writer.close()
         return {"count": writer.count, "per_class": per_class, **files, "min_side": min_side, "enlarged": enlarged}
 
-    def _too_many_bad(self) -> bool:
-        return len(self.bad) == self.max_bad
-
-    def _bad_images(self) -> str:
-        first, more = self.bad[min(self.bad)], len(self.bad) - 1
-        at_least = "at least " if self._too_many_bad() else ""
-        others = f" and {at_least}{more} other image{'s' if more > 1 else ''}" if more else ""
-        return (
-            f"{self.tree.where}: cannot use {first['path']} ({first['reason']}){others}: "
-            "replace the bad images, or set data.on_bad=skip"
-        )
-
     def _refuse_empty(self, entries: Dict[str, Any]) -> None:
         """Raise ConfigError if skipping leaves a class without training images, or a split without any."""
         for split, entry in entries.items():
             empty = [name for name, count in zip(self.tree.classes, entry["per_class"], strict=True) if not count]
             if empty and (split == "train" or not entry["count"]):
+                first = next((f", such as {bad['path']} ({bad['reason']})" for bad in self.bad.values()), "")
                 raise ConfigError(
                     f"{self.tree.where}: class {empty[0]} has no usable {split} image; {len(self.bad)} bad images "
-                    "were skipped; list them with data.on_bad=error"
+                    f"were skipped{first}"
                 )
 
 

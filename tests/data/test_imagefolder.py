@@ -235,17 +235,18 @@ def test_too_few_images_are_refused(tmp_path):
     assert text == "data.train_per_class=3: class ant has only 1 usable training images; use at most 1"
 
 
-def test_the_first_bad_image_and_their_number_are_reported(tmp_path):
+def test_the_first_bad_image_is_reported(tmp_path):
     root = make_tree(tmp_path / "set", {"ant": 8, "bee": 8})
     (root / "bee" / "003.png").write_bytes(b"")
     text = refused(folder_data(root, tmp_path))
     assert text == (
-        f"data.root={root}: cannot use bee/003.png (empty file): replace the bad images, or set data.on_bad=skip"
+        f"data.root={root}: cannot use bee/003.png (empty file): replace it, or set data.on_bad=skip, which lists all "
+        "bad images"
     )
-    (root / "ant" / "001.png").write_text("hello")
+    (root / "bee" / "003.png").unlink()
     (root / "ant" / "broken.jpg").symlink_to("nowhere")
-    assert "and 2 other images: replace" in refused(folder_data(root, tmp_path))
-    assert not list((tmp_path / "cache").glob("imagefolder-*"))
+    assert "cannot use ant/broken.jpg (No such file or directory)" in refused(folder_data(root, tmp_path))
+    assert not list((tmp_path / "cache").glob("*imagefolder-*.partial"))
 
 
 def test_a_link_to_itself_is_named_as_a_bad_image(tmp_path):
@@ -287,7 +288,7 @@ def test_a_class_without_usable_images_is_refused(tmp_path):
     for path in (root / "bee").iterdir():
         path.write_bytes(b"")
     error = refused(folder_data(root, tmp_path, on_bad="skip"))
-    assert "class bee has no usable train image; 5 bad images were skipped" in error
+    assert "class bee has no usable train image; 5 bad images were skipped, such as bee/" in error
 
 
 def test_min_side_limits_image_size(tmp_path):
@@ -353,10 +354,3 @@ def test_unusual_file_names_are_packed_and_escaped(tmp_path):
     assert pack(folder_data(root, tmp_path), workers=2)["splits"]["train"]["per_class"] == [4, 2]
     (root / "ant" / "new\nline.png").write_bytes(b"")
     assert "new\\nline.png" in refused(folder_data(root, tmp_path))
-
-
-def test_packing_stops_after_100_bad_images(tmp_path):
-    root = make_tree(tmp_path / "set", {"ant": 3, "bee": 3})
-    for n in range(150):
-        (root / "ant" / f"bad{n}.png").write_bytes(b"")
-    assert "(empty file) and at least 99 other images" in refused(folder_data(root, tmp_path))

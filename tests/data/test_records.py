@@ -265,7 +265,9 @@ def test_special_files_beside_records_are_not_read(given, tmp_path):
 
 def test_a_class_without_usable_images_is_refused(given, tmp_path):
     write(tmp_path, "train", [0, 1, 2], [b"no image"] * 3)
-    assert "class 0 has no usable image; 3 bad images were skipped" in refused(given(on_bad="skip"))
+    assert "class 0 has no usable image; 3 bad images were skipped, such as record 0 (not an image" in refused(
+        given(on_bad="skip")
+    )
 
 
 def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
