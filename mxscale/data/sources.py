@@ -60,17 +60,10 @@ def _digits_tree(classes: List[str]) -> Tree:
     return Tree(classes, {"all": by_class}, "data=digits")
 
 
-def imagefolder(data: Data, workers: Optional[int], nested: bool = True) -> PackJob:
-    """Return the job that packs data.root.
-
-    Args:
-        nested: Whether folders below a class belong to it.
-
-    Raises:
-        ConfigError: It is not a folder of images.
-    """
+def imagefolder(data: Data, workers: Optional[int]) -> PackJob:
+    """Return the job that packs data.root. Raises ConfigError if it is not a folder of images."""
     recipe = photograph_recipe(data)
-    tree, fingerprint = list_folder(data, nested)
+    tree, fingerprint = list_folder(data)
     identity = {"classes": tree.classes, "source": fingerprint, "on_bad": data.on_bad, "root": absolute(data.root)}
     if "train" in tree.splits:  # a set with its own splits does not depend on these settings
         identity.update(test_share=None)
@@ -106,7 +99,7 @@ class _Split(NamedTuple):
     listed: bool = False  # in a file, where a class may be missing
 
 
-def list_folder(data: Data, nested: bool = True) -> Tuple[Tree, str]:
+def list_folder(data: Data) -> Tuple[Tree, str]:
     """Return the images below data.root and a fingerprint of the listing.
 
     The layout is root/<class>/<image>, or root/{train,val,test}/<class>/<image>; val or test may be missing. A file
@@ -114,14 +107,11 @@ def list_folder(data: Data, nested: bool = True) -> Tuple[Tree, str]:
     alone, all images are those that it lists. The fingerprint changes with any image's path, size, time of change,
     split or class. Hidden files and folders are ignored; other files in the folders of classes are counted.
 
-    Args:
-        nested: Whether folders below a class belong to it.
-
     Raises:
         ConfigError: data.root cannot be read, or has another layout.
     """
     root, where, unused = absolute(data.root), f"data.root={data.root}", Counter()
-    splits = _splits(data, root, where, nested, unused)
+    splits = _splits(data, root, where, unused)
     base = splits.get("train") or splits["all"]
     # Labels that are numbers stay in their order; `chosen` sorts by name
     own_order = base.listed and data.classes is None
@@ -148,7 +138,7 @@ def list_folder(data: Data, nested: bool = True) -> Tuple[Tree, str]:
     return Tree(classes, listing, where, dict(unused.most_common())), fingerprint.hexdigest()
 
 
-def _splits(data: Data, root: str, where: str, nested: bool, unused: Counter) -> Dict[str, _Split]:
+def _splits(data: Data, root: str, where: str, unused: Counter) -> Dict[str, _Split]:
     """Return the splits of a folder and of the lists of its images. See `images_in`."""
     top = _folders(root, where)
     lists = {split: getattr(data, split) for split in SPLIT_NAMES if getattr(data, split)}
@@ -166,8 +156,8 @@ def _splits(data: Data, root: str, where: str, nested: bool, unused: Counter) ->
             path = os.path.join(root, folder) if folder else root
             classes = _folders(path, where)
             if split in ("all", "train"):
-                _check_depth(data, path, classes, where, nested)
-            of_class = partial(lambda below, name: images_in(root, os.path.join(below, name), nested, unused), folder)
+                _check_depth(data, path, classes, where)
+            of_class = partial(lambda below, name: images_in(root, os.path.join(below, name), True, unused), folder)
             found[split] = _Split(where, folder, classes, of_class)
     for split, path in lists.items():
         found[split] = _listed(data, root, split, path, top, found.get("train"))
@@ -265,13 +255,13 @@ def _stamped(root: str, path: str) -> Image:
     return path, status.st_size, status.st_mtime_ns
 
 
-def _check_depth(data: Data, path: str, classes: List[str], where: str, nested: bool) -> None:
+def _check_depth(data: Data, path: str, classes: List[str], where: str) -> None:
     """Raise ConfigError if the folders in `path` may be no classes: they hold no images, or only in several folders."""
     if any(images_in(path, name) for name in classes):
         return
     folders = {name: {os.path.dirname(image) for image, *_ in images_in(path, name, nested=True)} for name in classes}
     filled = [name for name in classes if folders[name]]
-    if len(filled) < 2 or not nested:
+    if len(filled) < 2:
         hint = f"; did you mean data.root={os.path.join(path, filled[0])}?" if len(filled) == 1 else ""
         raise ConfigError(f"{where} has no images: expected {path}/<class>/<image>.jpg{hint}")
     if data.classes is None and any(len(folders[name]) > 1 for name in filled):

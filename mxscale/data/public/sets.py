@@ -5,8 +5,6 @@ tensorflow/datasets, tensorflow_datasets/url_checksums/<set>.txt; torchvision is
 torchvision/prototype/datasets/_builtin/<set>.py.
 """
 
-import dataclasses
-import os
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from mxscale.config.datasets import DATASETS
@@ -15,8 +13,7 @@ from mxscale.data.class_names import class_names
 from mxscale.data.public import formats
 from mxscale.data.public.archives import BadArchive
 from mxscale.data.public.fetch import File, Place, obtain, trusted
-from mxscale.data.sources import imagefolder
-from mxscale.data.tree import Tree, chosen
+from mxscale.data.tree import Tree
 from mxscale.data.tree_packer import PackJob, photograph_recipe, scan_recipe, tree_job
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
@@ -29,12 +26,8 @@ class Public(NamedTuple):
     page: str  # the publisher's page, for messages
     files: Tuple[File, ...]
     tree: Callable[[str, Data, str], Tree]  # (folder of the files, data, where) -> images
-    folder: Optional[str] = None  # folder of classes that its only archive unpacks to
 
     def __call__(self, data: Data, workers: Optional[int]) -> PackJob:
-        folder = self.unpacked(data)
-        if folder is not None:
-            return imagefolder(folder, workers, nested=False)  # 056.dog/greg, which the archive's reader ignores too
         recipe = scan_recipe(data) if DATASETS[data.kind].scans else photograph_recipe(data)
         return tree_job(
             data,
@@ -64,17 +57,6 @@ class Public(NamedTuple):
         except (BadArchive, OSError) as bad:
             raise ConfigError(f"{place.where}: {bad}; place the files from {self.page} in {place.folder}") from None
 
-    def unpacked(self, data: Data) -> Optional[Data]:
-        """Return the set as a folder of images, if data.root holds it unpacked and without its archive."""
-        root = absolute(data.root)
-        if not self.folder or os.path.exists(os.path.join(root, self.files[0].name)):
-            return None
-        folder = os.path.join(root, self.folder)
-        if not os.path.isdir(folder):
-            return None
-        names = [name for name in sorted(os.listdir(folder)) if formats.is_class(name, data)]
-        return dataclasses.replace(data, root=folder, classes=chosen(data, names, f"data.root={data.root}"))
-
     def _files(self, data: Data) -> Tuple[File, ...]:
         if data.checksum == "published":
             return self.files
@@ -95,10 +77,5 @@ def _files_of(kind: str) -> Tuple[File, ...]:
 MNIST = Public("http://yann.lecun.com/exdb/mnist", _files_of("mnist"), formats.mnist)
 CIFAR10 = Public("https://www.cs.toronto.edu/~kriz/cifar.html", _files_of("cifar10"), formats.CIFAR10)
 CIFAR100 = Public("https://www.cs.toronto.edu/~kriz/cifar.html", _files_of("cifar100"), formats.CIFAR100)
-CALTECH256 = Public(
-    "https://data.caltech.edu/records/nyy15-4j048",
-    _files_of("caltech256"),
-    formats.caltech256,
-    folder="256_ObjectCategories",
-)
+CALTECH256 = Public("https://data.caltech.edu/records/nyy15-4j048", _files_of("caltech256"), formats.caltech256)
 IMAGENET = Public("https://image-net.org/download.php", _files_of("imagenet"), formats.imagenet)
