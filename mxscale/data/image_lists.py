@@ -71,10 +71,10 @@ def _lines(file, kind: str) -> List[Tuple[int, List[str]]]:
     else:
         split = ((number, line.rstrip("\r\n").split("\t")) for number, line in enumerate(file, 1))
     stripped = ((number, [cell.strip() for cell in cells]) for number, cells in split)
-    found = [(number, cells) for number, cells in stripped if any(cells)]
-    if any("\0" in cell for _, cells in found for cell in cells):
+    lines = [(number, cells) for number, cells in stripped if any(cells)]
+    if any("\0" in cell for _, cells in lines for cell in cells):
         raise ValueError("not a text file in UTF-8")
-    return found
+    return lines
 
 
 def _of_lst(lines: List[Tuple[int, List[str]]], where: str) -> List[Row]:

@@ -86,8 +86,8 @@ def _with_checksums(manifest: Dict[str, Any]) -> Dict[str, Any]:
         BadRecords: The records have changed since they were packed.
         OSError: They cannot be read.
     """
-    found = {name: _checksums(split_of(manifest, name), entry) for name, entry in manifest["splits"].items()}
-    added = {name: checksums for name, checksums in found.items() if checksums is not None}
+    all_checksums = {name: _checksums(split_of(manifest, name), entry) for name, entry in manifest["splits"].items()}
+    added = {name: checksums for name, checksums in all_checksums.items() if checksums is not None}
     if not any(added.values()):
         return manifest
     folder = Path(manifest["dir"])
@@ -194,16 +194,16 @@ class Copies:
         self.two_classes_example: Optional[List[str]] = None
 
     def add(self, key: bytes, name: str, split: str, label: int) -> None:
-        here = self._first.setdefault(split, {})
+        in_split = self._first.setdefault(split, {})
         self.within.setdefault(split, 0)
-        if key in here:
+        if key in in_split:
             self.within[split] += 1
-            first, its_label = here[key]
-            if label != its_label:
+            first, label_of_first = in_split[key]
+            if label != label_of_first:
                 self.two_classes += 1
                 self.two_classes_example = self.two_classes_example or [first, name]
             return
-        here[key] = (name, label)
+        in_split[key] = (name, label)
         for earlier, images in self._first.items():
             if earlier != split and key in images:
                 self.across += 1

@@ -86,15 +86,20 @@ def _warning(content: bytes, colours: str) -> str:
 def _jpeg_is_incomplete(image: Image.Image, content: bytes, load: Callable[[bytes], Image.Image]) -> bool:
     """Return whether a scan is missing, or the image would change if more compressed data followed."""
     segments = list(_segments(content))
-    scans, end = [body for marker, _, body in segments if marker == SCAN], segments[-1][1]
+    scans = [body for marker, _, body in segments if marker == SCAN]
     if "progressive" in image.info and _lacks_scans(scans):
         return True
-    last = image.getpixel((image.width - 1, image.height - 1))
-    grey = all(abs(value - 128) <= 1 for value in (last if isinstance(last, tuple) else (last,)))
-    if len(scans) == 1 and not grey and image.width * image.height > SMALL:
-        return False  # libjpeg fills the blocks after the one where the data ends with grey
+    # libjpeg fills the blocks after the one where the data of a scan ends with grey
+    if len(scans) == 1 and image.width * image.height > SMALL and not _ends_grey(image):
+        return False
+    _, end, _ = segments[-1]
     longer = load(content[:end] + FURTHER + content[end:])
     return ImageChops.difference(image, longer).getbbox() is not None
+
+
+def _ends_grey(image: Image.Image) -> bool:
+    pixel = image.getpixel((image.width - 1, image.height - 1))
+    return all(abs(value - 128) <= 1 for value in (pixel if isinstance(pixel, tuple) else (pixel,)))
 
 
 def _segments(content: bytes) -> Iterator[Tuple[bytes, int, bytes]]:

@@ -42,10 +42,10 @@ def prepare(data: Data, workers: Optional[int] = None) -> Dict[str, Any]:
         ConfigError: The input is invalid, or the cache cannot be written.
     """
     try:
-        found = _find_or_pack(data, workers)
+        packed = _find_or_pack(data, workers)
         if not data.allow_duplicates:
-            manifest.refuse_copies(found, f"data.root={data.root}" if data.root else f"data={data.kind}")
-        return found
+            manifest.refuse_copies(packed, f"data.root={data.root}" if data.root else f"data={data.kind}")
+        return packed
     except ConfigError as error:  # file names may hold line ends and control characters
         raise ConfigError("".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error))) from None
 
@@ -54,20 +54,20 @@ def _find_or_pack(data: Data, workers: Optional[int]) -> Dict[str, Any]:
     job: PackJob = resolve_name(DATASETS[data.kind].implementation)(data, workers)
     cache = absolute(data.cache)
     folder = os.path.join(cache, f"{data.kind}-{hash_of([manifest.FORMAT, job.settings])[:12]}")
-    found = manifest.intact(folder)
-    if found:
-        return found
+    packed = manifest.intact(folder)
+    if packed:
+        return packed
     try:
         os.makedirs(cache, exist_ok=True)
         with _exclusive(folder) as locked:
-            found = manifest.intact(folder) or _publish(folder, job.build, locked)
+            packed = manifest.intact(folder) or _publish(folder, job.build, locked)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(
             f"data.cache={data.cache}: cannot write there ({reason}); make room or set data.cache=DIR"
         ) from None
-    _report(_summary(found, data))
-    return found
+    _report(_summary(packed, data))
+    return packed
 
 
 @contextlib.contextmanager

@@ -119,20 +119,18 @@ class Record(NamedTuple):
         return int(label)
 
 
-def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None, start: int = 0) -> Iterator[Record]:
+def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None) -> Iterator[Record]:
     """Yield every record in the file's order.
 
     Args:
         seen: Called with all raw bytes, piece by piece.
-        start: Byte offset of the first record.
 
     Raises:
         BadRecords: The file is damaged or truncated; the message names the byte.
         OSError: The file cannot be read.
     """
     with open_regular(path, "rb", buffering=BUFFER) as file:
-        file.seek(start)
-        offset = start
+        offset = 0
         while True:
             body, read, crc = _next(file, offset, seen)
             if body is None:

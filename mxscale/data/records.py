@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections import Counter
 from functools import partial
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set
 
 from mxscale.config.schema import Data
 from mxscale.data import manifest, recordio
@@ -62,45 +62,46 @@ def build(data: Data, folder: str, workers: Optional[int]) -> None:
     copies = Copies()
     with Progress("checking records", total, "B") as bar:
         checked = {split: _Checked(split, rec, data, pool, copies, bar) for split, rec in _files(data).items()}
-    classes = _classes(data, {split: found.all_labels for split, found in checked.items()})
-    for split, found in checked.items():
-        splits[split] = found.in_manifest(folder, len(classes))
-        skipped += [{"path": found.name_of(number), "reason": reason} for number, reason in found.bad.items()]
+    classes = _classes(data, {split: file.all_labels for split, file in checked.items()})
+    for split, file in checked.items():
+        splits[split] = file.in_manifest(folder, len(classes))
+        skipped += [{"path": file.name_of(number), "reason": reason} for number, reason in file.bad.items()]
     duplicates = copies.in_manifest()
     manifest.save(folder, data.kind, classes, splits, used, skipped=skipped, duplicates=duplicates)
 
 
 def _check_lists(data: Data) -> None:
     """Raise ConfigError if im2rec's .lst files, which may lie beside the records, give a folder different labels."""
-    known: Dict[str, set] = {}  # folder -> its labels in data.train
-    for split, rec in _files(data).items():
-        for label, folder in _listed(os.path.splitext(rec)[0] + ".lst"):
-            if split == "train":
-                known.setdefault(folder, set()).add(label)
-            elif label not in known.get(folder, {label}):
+    labels = {split: _labels_of_folders(os.path.splitext(rec)[0] + ".lst") for split, rec in _files(data).items()}
+    for split, labels_of in labels.items():
+        for folder, of_folder in labels_of.items():
+            in_train = labels["train"].get(folder, of_folder)
+            if other := of_folder - in_train:
                 raise ConfigError(
-                    f"data.{split}={getattr(data, split)}: its list has {folder} as label {label:g}, that of "
-                    f"data.train as {min(known[folder]):g}: create both with the same list of classes"
+                    f"data.{split}={getattr(data, split)}: its list has {folder} as label {min(other):g}, that of "
+                    f"data.train as {min(in_train):g}: create both with the same list of classes"
                 )
 
 
-def _listed(path: str) -> Iterator[Tuple[float, str]]:
-    """Yield (label, image folder) of the lines `number<tab>label<tab>path`; nothing if the file does not exist."""
-    try:
-        with open_regular(path, "r", errors="replace") as file:
-            for line in file:
-                fields = line.rstrip("\n").split("\t")
-                folder = os.path.basename(os.path.dirname(fields[-1]))
-                if len(fields) == 3 and folder:
-                    with contextlib.suppress(ValueError):
-                        yield float(fields[1]), folder
-    except OSError:
-        return
+def _labels_of_folders(path: str) -> Dict[str, Set[float]]:
+    """Return the labels of each folder of images in a .lst, whose lines are `number<tab>label<tab>path`.
+
+    It is advice only: lines of another form are ignored, and {} is returned if the file cannot be read.
+    """
+    labels: Dict[str, Set[float]] = {}
+    with contextlib.suppress(OSError), open_regular(path, "r", errors="replace") as file:
+        for line in file:
+            fields = line.rstrip("\n").split("\t")
+            folder = os.path.basename(os.path.dirname(fields[-1]))
+            if len(fields) == 3 and folder:
+                with contextlib.suppress(ValueError):
+                    labels.setdefault(folder, set()).add(float(fields[1]))
+    return labels
 
 
 def _files(data: Data) -> Dict[str, str]:
-    given = {"train": data.train, "val": data.val, "test": data.test}
-    return {split: absolute(path) for split, path in given.items() if path}
+    paths = {"train": data.train, "val": data.val, "test": data.test}
+    return {split: absolute(path) for split, path in paths.items() if path}
 
 
 def _stamp(path: str, where: str) -> Dict[str, Any]:
@@ -128,8 +129,8 @@ def check(payload: bytes, recipe: Recipe) -> Examined:
 
     image = examine(payload, recipe.limits)
     try:
-        seen = (mx.image.imdecode(payload).asnumpy(), decoder.decode(payload)) if image.same_in_mxnet else ()
-        readable = bool(seen) and all(min(pixels.shape[:2]) == image.side for pixels in seen)
+        decoded = (mx.image.imdecode(payload).asnumpy(), decoder.decode(payload)) if image.same_in_mxnet else ()
+        readable = bool(decoded) and all(min(pixels.shape[:2]) == image.side for pixels in decoded)
     except (mx.MXNetError, BadImage):  # libjpeg-turbo refuses what libjpeg only warns about
         readable = False
     if not readable or image.side < recipe.least:

@@ -142,7 +142,7 @@ def _splits(data: Data, root: str, where: str, unused: Counter) -> Dict[str, _Sp
     """Return the splits of a folder and of the lists of its images. See `images_in`."""
     top = _folders(root, where)
     lists = {split: getattr(data, split) for split in SPLIT_NAMES if getattr(data, split)}
-    found: Dict[str, _Split] = {}
+    splits: Dict[str, _Split] = {}
     if "train" not in lists:
         folders = _split_folders(data, root, top, where, lists)
         if lists and not folders:
@@ -158,12 +158,12 @@ def _splits(data: Data, root: str, where: str, unused: Counter) -> Dict[str, _Sp
             if split in ("all", "train"):
                 _check_depth(data, path, classes, where)
             of_class = partial(lambda below, name: images_in(root, os.path.join(below, name), True, unused), folder)
-            found[split] = _Split(where, folder, classes, of_class)
+            splits[split] = _Split(where, folder, classes, of_class)
     for split, path in lists.items():
-        found[split] = _listed(data, root, split, path, top, found.get("train"))
-    if len(found) == 1 and "train" in found:
-        return {"all": found["train"]}
-    return {split: found[split] for split in ("train", "val", "test", "all") if split in found}
+        splits[split] = _listed(data, root, split, path, top, splits.get("train"))
+    if len(splits) == 1 and "train" in splits:
+        return {"all": splits["train"]}
+    return {split: splits[split] for split in ("train", "val", "test", "all") if split in splits}
 
 
 def _listed(data: Data, root: str, split: str, path: str, top: List[str], train: Optional[_Split]) -> _Split:
@@ -224,7 +224,7 @@ def images_in(
         unused: Gets the other files, by extension.
         above: Identities of the folders above, which a link in it may name again.
     """
-    found = []
+    images = []
     try:
         with os.scandir(os.path.join(root, folder)) as entries:
             for entry in entries:
@@ -233,18 +233,18 @@ def images_in(
                     continue
                 if _is_folder(entry):
                     status = entry.stat()
-                    own = (status.st_dev, status.st_ino)
-                    if nested and own not in above and not entry.name.startswith(SYSTEM_FOLDERS):
-                        found += images_in(root, path, nested, unused, (*above, own))
+                    identity = (status.st_dev, status.st_ino)
+                    if nested and identity not in above and not entry.name.startswith(SYSTEM_FOLDERS):
+                        images += images_in(root, path, nested, unused, (*above, identity))
                     continue
                 extension = os.path.splitext(entry.name)[1].lower()
                 if extension in EXTENSIONS:
-                    found.append(_stamped(root, path))
+                    images.append(_stamped(root, path))
                 elif unused is not None:
                     unused[extension or "without extension"] += 1
     except OSError as error:
         raise ConfigError(f"{os.path.join(root, folder)}: cannot be read ({error.strerror})") from None
-    return sorted(found)
+    return sorted(images)
 
 
 def _stamped(root: str, path: str) -> Image:

@@ -48,9 +48,9 @@ def measure(
         for threads in request.threads:
             counts = watched(read(split, data, what, config.batch.per_device, threads))
             next(counts)  # warm-up: the file cache, the threads
-            found = rates(counts, request.seconds)
+            measured = rates(counts, request.seconds)
             row = {"reader": reader, "what": what, "threads": threads}
-            yield {**row, "images_per_s": spread(found), "ms_per_image": 1000 / statistics.median(found)}
+            yield {**row, "images_per_s": spread(measured), "ms_per_image": 1000 / statistics.median(measured)}
 
 
 class Decoding:

@@ -63,7 +63,7 @@ def plan(tree: Tree, data: Data, exclude: FrozenSet[int] = frozenset()) -> Dict[
         splits = {**_divide(tree, shuffled["train"], data, 0), "test": shuffled["test"]}
     splits = {split: _without(classes, exclude) for split, classes in splits.items()}
     train = list(chain.from_iterable(_first(tree, splits.pop("train"), data.train_per_class)))
-    others = {split: sorted(chain.from_iterable(each)) for split, each in splits.items()}
+    others = {split: sorted(chain.from_iterable(classes)) for split, classes in splits.items()}
     return {"train": _shuffle(train, data.split_seed, "train"), **others}
 
 
@@ -74,8 +74,10 @@ def _without(classes: List[List[Item]], exclude: FrozenSet[int]) -> List[List[It
 def _shuffle(items: List[Item], seed: int, name: str) -> List[Item]:
     from numpy.random import RandomState  # its stream is the same in every version of NumPy
 
-    own = int.from_bytes(hashlib.sha256(f"{seed},{name}".encode("utf-8", "surrogateescape")).digest()[:4], "little")
-    return [items[i] for i in RandomState(own).permutation(len(items))]
+    seed_of_list = int.from_bytes(
+        hashlib.sha256(f"{seed},{name}".encode("utf-8", "surrogateescape")).digest()[:4], "little"
+    )
+    return [items[i] for i in RandomState(seed_of_list).permutation(len(items))]
 
 
 def _divide(tree: Tree, classes: List[List[Item]], data: Data, test_share: float) -> Dict[str, List[List[Item]]]:

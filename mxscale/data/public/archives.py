@@ -74,7 +74,7 @@ def contents(path: str, wanted: Iterable[str], max_bytes: int) -> Dict[str, byte
         BadArchive: The archive is damaged, unsafe or too large, or lacks a file.
         OSError: `path` cannot be read.
     """
-    wanted, found, total = set(wanted), {}, 0
+    wanted, content_of, total = set(wanted), {}, 0
     try:
         with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:gz") as tar:
             for info in tar:
@@ -84,13 +84,13 @@ def contents(path: str, wanted: Iterable[str], max_bytes: int) -> Dict[str, byte
                     raise BadArchive(f"more than {max_bytes:,} bytes when decompressed")
                 name = PurePosixPath(info.name).name
                 if name in wanted and info.isreg():
-                    found[name] = tar.extractfile(info).read()
+                    content_of[name] = tar.extractfile(info).read()
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, OverflowError) as error:
         raise BadArchive(f"not a .tar.gz, or truncated ({one_line(error)})") from None
-    missing = sorted(wanted - set(found))
+    missing = sorted(wanted - set(content_of))
     if missing:
         raise BadArchive(f"has no {', '.join(missing)}")
-    return found
+    return content_of
 
 
 def gunzip(path: str, max_bytes: int) -> bytes:

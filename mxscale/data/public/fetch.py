@@ -7,7 +7,7 @@ file is trusted, and its SHA-256 is recorded beside it in NAME.sha256, in sha256
 import contextlib
 import hashlib
 import os
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.data.public.download import CHUNK, Unreached, download
 from mxscale.data.workers import Progress
@@ -47,19 +47,20 @@ def _path(place: Place, file: File) -> str:
     return os.path.join(place.folder, file.name)
 
 
-def _verified(file: File, place: Place, found: Optional[str]) -> str:
-    """Return the file's SHA-256 (`found`, if just computed). Raises ConfigError if it is not the expected one."""
+def _verified(file: File, place: Place, sha256: Optional[str]) -> str:
+    """Return the file's SHA-256 (`sha256`, if just computed). Raises ConfigError if it is not the expected one."""
     path = _path(place, file)
     size = os.path.getsize(path)
     if file.bytes not in (None, size):
         _refuse(file, place, f"has {size:,} bytes, not {file.bytes:,}")
-    found = found or sha256_of(path)
-    known = file.sha256 or trusted(file, place)
-    if known is None:
-        _record(path, found)
-    elif found != known:
-        _refuse(file, place, f"has the SHA-256 {found}, not {known}")
-    return found
+    sha256 = sha256 or sha256_of(path)
+    expected = file.sha256 or trusted(file, place)
+    if expected is None:
+        with replacing(path + ".sha256") as new, open(new, "w") as record:
+            record.write(f"{sha256}  {file.name}\n")
+    elif sha256 != expected:
+        _refuse(file, place, f"has the SHA-256 {sha256}, not {expected}")
+    return sha256
 
 
 def _refuse(file: File, place: Place, how: str) -> None:
@@ -74,11 +75,6 @@ def trusted(file: File, place: Place) -> Optional[str]:
             return record.read().split()[0]
     except (FileNotFoundError, IndexError):
         return None
-
-
-def _record(path: str, found: str) -> None:
-    with replacing(path + ".sha256") as new, open(new, "w") as record:
-        record.write(f"{found}  {os.path.basename(path)}\n")
 
 
 def sha256_of(path: str) -> str:
@@ -97,7 +93,7 @@ def _addresses(file: File, place: Place) -> Tuple[str, ...]:
 
 def _fetch_all(files: Sequence[File], place: Place) -> Dict[str, str]:
     """Fetch `files`, except those that another process has fetched by now. Return the SHA-256 of each fetched file."""
-    names, found = ", ".join(file.name for file in files), {}
+    names, fetched = ", ".join(file.name for file in files), {}
     if not all(_addresses(file, place) for file in files):
         raise ConfigError(
             f"{place.where} lacks {names}, which the licence does not allow to fetch: download them from {place.page} "
@@ -108,42 +104,43 @@ def _fetch_all(files: Sequence[File], place: Place) -> Dict[str, str]:
         for file in files:
             if os.path.exists(_path(place, file)):
                 continue
-            found[file.name], reasons = _fetch(file, place)
-            if reasons:
+            try:
+                fetched[file.name] = _fetch(file, place)
+            except Unreached as reasons:
                 raise ConfigError(
-                    f"{place.where} lacks {names}, and {file.name} cannot be fetched ({'; '.join(reasons)}): "
+                    f"{place.where} lacks {names}, and {file.name} cannot be fetched ({reasons}): "
                     f"place them in {place.folder} (from {place.page}), or set data.mirror=URL"
-                )
-    return found
+                ) from None
+    return fetched
 
 
-def _fetch(file: File, place: Place) -> Tuple[str, List[str]]:
-    """Fetch a file and return (SHA-256, []), or ("", the reason why each address failed)."""
+def _fetch(file: File, place: Place) -> str:
+    """Fetch a file from the first address that has it; return its SHA-256. Raises Unreached if none has it."""
     path, reasons = _path(place, file), []
     part = path + ".part"
     for url in _addresses(file, place):
         try:
-            resumed = os.path.exists(part)
-            found = _download(url, part, file, place)
-            if found is None and resumed:  # the earlier part may have been damaged: fetch all of it again
-                found = _download(url, part, file, place)
-            if found is None:
+            was_resumed = os.path.exists(part)
+            sha256 = _download(url, part, file)
+            if sha256 is None and was_resumed:  # the earlier part may have been damaged: fetch all of it again
+                sha256 = _download(url, part, file)
+            if sha256 is None:
                 raise Unreached(f"its SHA-256 is not {file.sha256}")
             os.replace(part, path)
             sync(place.folder)
-            return found, []
+            return sha256
         except Unreached as error:
             reasons.append(f"{url}: {error}")
-    return "", reasons
+    raise Unreached("; ".join(reasons))
 
 
-def _download(url: str, part: str, file: File, place: Place) -> Optional[str]:
+def _download(url: str, part: str, file: File) -> Optional[str]:
     """Fetch `url` to `part` and return its SHA-256; None if that is wrong, with `part` removed. Raises Unreached."""
     with Progress(f"fetching {file.name}", file.bytes or 0, "B") as bar:
         download(url, part, file.bytes or 0, bar)
-    found = sha256_of(part)
-    if file.sha256 in (None, found):
-        return found
+    sha256 = sha256_of(part)
+    if file.sha256 in (None, sha256):
+        return sha256
     os.remove(part)
     return None
 

@@ -83,10 +83,10 @@ class _Cifar(NamedTuple):
 
     def __call__(self, folder: str, data: Data, where: str) -> Tree:
         wanted = [self.names, *(name for names in self.batches.values() for name in names)]
-        found = archives.contents(os.path.join(folder, self.archive), wanted, MAX_BYTES)
-        names = found[self.names].decode("ascii", "replace").split()
+        content_of = archives.contents(os.path.join(folder, self.archive), wanted, MAX_BYTES)
+        names = content_of[self.names].decode("ascii", "replace").split()
         splits = {
-            split: [image for name in files for image in _records(name, found[name], self.label_bytes, names)]
+            split: [image for name in files for image in _records(name, content_of[name], self.label_bytes, names)]
             for split, files in self.batches.items()
         }
         return _tree(data, where, names, splits)
@@ -176,12 +176,12 @@ def _training_images(path: str, data: Data) -> List[Tuple[str, str, Slice]]:
 def _validation_images(folder: str) -> List[Tuple[str, str, Slice]]:
     """Return the validation images. Line n of the ground truth is the class of the n-th image by name."""
     wnids, path = _ground_truth(os.path.join(folder, DEVKIT)), os.path.join(folder, "ILSVRC2012_img_val.tar")
-    found = sorted(archives.members(path))
-    if len(found) != len(wnids):
-        raise BadArchive(f"ILSVRC2012_img_val.tar has {len(found):,} images, the devkit {len(wnids):,} labels")
+    members = sorted(archives.members(path))
+    if len(members) != len(wnids):
+        raise BadArchive(f"ILSVRC2012_img_val.tar has {len(members):,} images, the devkit {len(wnids):,} labels")
     return [
         (wnid, f"val/{member.name}", Slice(path, member.offset, member.size))
-        for wnid, member in zip(wnids, found, strict=True)
+        for wnid, member in zip(wnids, members, strict=True)
     ]
 
 

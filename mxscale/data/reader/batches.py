@@ -30,14 +30,14 @@ INTERVALS = 5  # of a measurement, for its spread
 
 def rates(counts: Iterator[int], seconds: float) -> List[float]:
     """Return the images/s in each of INTERVALS equal parts of the time; `counts` are the sizes of batches."""
-    found, images, began = [], 0, time.perf_counter()
-    while len(found) < INTERVALS:
+    measured, images, began = [], 0, time.perf_counter()
+    while len(measured) < INTERVALS:
         images += next(counts)
         took = time.perf_counter() - began
         if took >= seconds / INTERVALS:
-            found.append(images / took)
+            measured.append(images / took)
             images, began = 0, time.perf_counter()
-    return found
+    return measured
 
 
 def replica_of(shard: int, shards: Sequence[int], devices: int) -> int:

@@ -60,13 +60,17 @@ def balanced_order(seed: int, epoch: int, labels: np.ndarray) -> np.ndarray:
         (count,) numbers: image i, drawn for the r-th time from 0, is i + r x count. Repetitions are augmented
         differently, because random numbers belong to such a number.
     """
-    _, classes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    shuffled = order(seed, epoch, len(labels))
-    by_class = shuffled[np.argsort(classes[shuffled], kind="stable")]
-    turns = np.arange(-(-len(labels) // len(sizes)))[:, None]
-    draws = by_class[np.cumsum(sizes) - sizes + turns % sizes] + turns // sizes * len(labels)  # (rounds, classes)
+    count = len(labels)
+    _, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    shuffled = order(seed, epoch, count)
+    by_class = shuffled[np.argsort(class_of[shuffled], kind="stable")]
+    first_of_class = np.cumsum(sizes) - sizes  # its place in by_class
+    # In round r a class of n images gives its image r modulo n, which it has given r // n times before
+    rounds = np.arange(-(-count // len(sizes)))[:, None]  # (rounds, 1), beside (classes,)
+    draws = by_class[first_of_class + rounds % sizes] + rounds // sizes * count  # (rounds, classes)
     keys = _random_bits(seed, epoch, draws.size, ROUNDS_OF_CLASSES).reshape(draws.shape)
-    return np.take_along_axis(draws, np.argsort(keys, axis=1, kind="stable"), axis=1).ravel()[: len(labels)]
+    order_of_classes = np.argsort(keys, axis=1, kind="stable")  # in each round
+    return np.take_along_axis(draws, order_of_classes, axis=1).ravel()[:count]
 
 
 def _random_bits(seed: int, epoch: int, count: int, stream: int) -> np.ndarray:
