@@ -17,18 +17,15 @@ holds, and images of a split in two classes.
 """
 
 import contextlib
-import hashlib
 import json
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from mxscale.config.signature import hash_of
-from mxscale.data import recordio
 from mxscale.rundir.plan import Split
-from mxscale.util.atomic_files import digest_of, replacing, write_text
+from mxscale.util.atomic_files import digest_of, write_text
 from mxscale.util.errors import ConfigError
 
 FORMAT = 2
@@ -74,47 +71,9 @@ def intact(folder) -> Optional[Dict[str, Any]]:
                 return None
             if split.crc and os.path.getsize(split.crc) != 4 * entry["count"]:
                 return None
-        return _with_checksums(manifest)
-    except (ConfigError, OSError, KeyError, recordio.BadRecords):
-        return None
-
-
-def _with_checksums(manifest: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the manifest with the records' checksums, which are added to sets of earlier versions.
-
-    Raises:
-        BadRecords: The records have changed since they were packed.
-        OSError: They cannot be read.
-    """
-    all_checksums = {name: _checksums(split_of(manifest, name), entry) for name, entry in manifest["splits"].items()}
-    added = {name: checksums for name, checksums in all_checksums.items() if checksums is not None}
-    if not any(added.values()):
         return manifest
-    folder = Path(manifest["dir"])
-    try:
-        for name, checksums in added.items():
-            with replacing(folder / f"{name}.crc") as new:
-                recordio.write_checksums(new, checksums)
-        splits = {name: {**manifest["splits"][name], "crc": f"{name}.crc"} for name in added}
-        _write(folder, {**manifest, "splits": {**manifest["splits"], **splits}})
-    except OSError as error:
-        how = f"cannot be written there ({error.strerror}), each image is decoded completely, which takes longer"
-        print(f"{folder}: unverified: checksums of its records {how}", file=sys.stderr, flush=True)
-        return manifest
-    note = "an earlier version packed it, which accepted JPEGs with damage; remove it, and it is packed again"
-    print(f"{folder}: checksums of its records added; {note}", file=sys.stderr, flush=True)
-    return load(folder)
-
-
-def _checksums(split: Split, entry: Dict[str, Any]) -> Optional[List[int]]:
-    """Return the checksums that a split lacks; None: it has them. Raises BadRecords if it has changed, and OSError."""
-    if split.crc:
+    except (ConfigError, OSError, KeyError):
         return None
-    digest = hashlib.sha256()
-    checksums = [record.crc for record in recordio.scan(split.rec, digest.update)]
-    if digest.hexdigest() != entry["sha256"]:
-        raise recordio.BadRecords(f"{split.rec} has changed since it was packed")
-    return checksums
 
 
 def _lines(path: str) -> int:
@@ -168,13 +127,7 @@ def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings
         "settings": settings,
         **findings,
     }
-    _write(folder, manifest)
-
-
-def _write(folder, manifest: Dict[str, Any]) -> None:
-    """Write manifest.json durably, or replace it. Raises OSError."""
-    values = {key: value for key, value in manifest.items() if key != "dir"}
-    write_text(Path(folder) / NAME, json.dumps(values, indent=1) + "\n")
+    write_text(Path(folder) / NAME, json.dumps(manifest, indent=1) + "\n")
 
 
 def digest(classes: List[str], splits: Dict[str, Any]) -> str:

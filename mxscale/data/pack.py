@@ -56,6 +56,9 @@ def _find_or_pack(data: Data, workers: Optional[int]) -> Dict[str, Any]:
     folder = os.path.join(cache, f"{data.kind}-{hash_of([manifest.FORMAT, job.settings])[:12]}")
     packed = manifest.intact(folder)
     if packed:
+        if not all("crc" in entry for entry in packed["splits"].values()):
+            how = "without checksums of its records, so each image is decoded completely, which takes longer"
+            _report(f"{folder}: an earlier version packed it {how}; remove it, and it is packed again")
         return packed
     try:
         os.makedirs(cache, exist_ok=True)
