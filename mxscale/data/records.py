@@ -156,20 +156,20 @@ class _Checked:
         results = pool.map(self._images(bar), partial(check, recipe=self.recipe))
         with contextlib.closing(results):
             for number, result in enumerate(results):
-                if not isinstance(result, BadImage):
-                    side = max(result.side, data.image_size)
-                    self.smallest = min(side, self.smallest or side)
-                    self.misread += not result.same_in_mxnet
-                    if not result.same_in_mxnet or side > result.side:
-                        self.rewritten.add(number)
-                    copies.add(result.key, f"{os.path.basename(rec)} record {number}", split, self.labels[number])
+                if isinstance(result, BadImage):
+                    if data.on_bad == "error":
+                        raise ConfigError(
+                            f"{self.where}: cannot use the image of record {number} ({result.reason}): "
+                            "create the file again without it, or set data.on_bad=skip"
+                        )
+                    self.bad[number] = result.reason
                     continue
-                self.bad[number] = result.reason
-                if data.on_bad == "error":
-                    raise ConfigError(
-                        f"{self.where}: cannot use the image of record {number} ({result.reason}): "
-                        "create the file again without it, or set data.on_bad=skip"
-                    )
+                side = max(result.side, data.image_size)
+                self.smallest = min(side, self.smallest or side)
+                self.misread += not result.same_in_mxnet
+                if not result.same_in_mxnet or side > result.side:
+                    self.rewritten.add(number)
+                copies.add(result.key, f"{os.path.basename(rec)} record {number}", split, self.labels[number])
         if not self.offsets:
             raise ConfigError(f"{self.where} has no records; create it again with im2rec")
         self.all_labels = Counter(self.labels)

@@ -114,8 +114,8 @@ def list_folder(data: Data) -> Tuple[Tree, str]:
     splits = _splits(data, root, where, unused)
     base = splits.get("train") or splits["all"]
     # Labels that are numbers stay in their order; `chosen` sorts by name
-    own_order = base.listed and data.classes is None
-    classes = chosen(replace(data, classes=base.classes) if own_order else data, base.classes, base.where)
+    keeps_order = base.listed and data.classes is None
+    classes = chosen(replace(data, classes=base.classes) if keeps_order else data, base.classes, base.where)
     for split in splits.values():
         _same_classes(data, classes, base, split)
     listing, fingerprint = {}, hashlib.sha256(root.encode("utf-8", "surrogateescape"))
@@ -147,7 +147,7 @@ def _splits(data: Data, root: str, where: str, unused: Counter) -> Dict[str, _Sp
         folders = _split_folders(data, root, top, where, lists)
         if lists and not folders:
             raise ConfigError(f"{where} has no train/<class>/<image>.jpg beside the lists: give data.train=FILE too")
-        if not folders and data.classes is None and top and all(map(_of_split, top)):
+        if not folders and data.classes is None and top and all(map(_is_named_as_split, top)):
             raise ConfigError(
                 f"{where}: {' and '.join(top)} are names of splits, which lack folders of classes: give the list of "
                 f"the images as data.train=FILE, or set 'data.classes=[{','.join(top)}]' if they are classes"
@@ -188,7 +188,7 @@ def _listed(data: Data, root: str, split: str, path: str, top: List[str], train:
     return _Split(where, "", classes, lambda name: [_stamped(root, path) for path in sorted(paths.get(name, ()))], True)
 
 
-def _of_split(name: str) -> bool:
+def _is_named_as_split(name: str) -> bool:
     """Return whether a folder is named like a split; Kaggle's archives have `test1`."""
     return any(name.lower().rstrip("0123456789") in names for names in SPLIT_NAMES.values())
 
