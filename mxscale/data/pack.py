@@ -4,8 +4,8 @@
 
 The digits are a hash of the settings and of the source: paths, sizes and times of change, or the checksums of a
 public set's files. A set that other runs read is therefore never written to. One process at a time builds a set under
-another name and renames it when it is on disk. A folder with the final name is therefore complete. The folder of a
-killed process is removed by the next one. Sets can be removed by hand.
+another name and renames it when it is on disk. A folder with the final name is therefore complete. If the process is
+killed, the next one continues in the folder that it left. Sets can be removed by hand.
 """
 
 import contextlib
@@ -93,10 +93,9 @@ def _exclusive(folder: str):
 
 def _publish(folder: str, build: Callable[[str], None], locked: bool) -> Dict[str, Any]:
     """Build under another name, then rename. If another process was faster, its set is used."""
-    partial = _hidden(folder, "partial" if locked else f"partial-{uuid.uuid4().hex[:8]}")
     if locked:
         shutil.rmtree(folder, ignore_errors=True)  # it exists and is damaged
-        shutil.rmtree(partial, ignore_errors=True)  # of a killed process
+    partial = _hidden(folder, "partial" if locked else f"partial-{uuid.uuid4().hex[:8]}")
     os.makedirs(partial, exist_ok=True)
     try:
         build(partial)

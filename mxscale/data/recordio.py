@@ -47,35 +47,45 @@ class Writer:
 
     def __init__(self, folder, name: str):
         self._folder, self._names = folder, {end: f"{name}.{end}" for end in ("rec", "idx", "crc")}
-        self._rec = open(os.path.join(folder, self._names["rec"]), "wb", BUFFER)
-        self._hash, self._size, self._offsets, self._checksums = hashlib.sha256(), 0, [], []
+        # not truncated: it may hold the first records already
+        rec = os.open(os.path.join(folder, self._names["rec"]), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._rec = os.fdopen(rec, "r+b", BUFFER)
+        self._idx = open(os.path.join(folder, self._names["idx"]), "w")
+        self._hash, self._offset, self._checksums = hashlib.sha256(), 0, []
 
     @property
     def count(self) -> int:
-        return len(self._offsets)
+        return len(self._checksums)
 
-    def write(self, label: int, image_id: int, image: bytes) -> None:
+    def write(self, label: int, image_id: int, image: bytes, written: bool = False) -> int:
+        """Write a record, or pass it if it is `written` already, and return its CRC-32."""
         record = frame(HEADER.pack(0, float(label), image_id, 0) + image)
-        self._rec.write(record)
+        if written:
+            self._rec.seek(self._offset + len(record))
+        else:
+            self._rec.write(record)
+        self._idx.write(f"{self.count}\t{self._offset}\n")
         self._hash.update(record)
-        self._offsets.append(self._size)
+        self._offset += len(record)
         self._checksums.append(zlib.crc32(record))
-        self._size += len(record)
+        return self._checksums[-1]
 
     def close(self) -> Dict[str, Any]:
         """Return the files' entries of a manifest: rec, idx, crc, sha256 and bytes."""
-        with self._rec:
-            self._rec.flush()
-            os.fsync(self._rec.fileno())
-        write_index(os.path.join(self._folder, self._names["idx"]), self._offsets)
+        self._rec.truncate(self._offset)
+        for file in (self._rec, self._idx):
+            with file:
+                file.flush()
+                os.fsync(file.fileno())
         write_checksums(os.path.join(self._folder, self._names["crc"]), self._checksums)
-        return {**self._names, "sha256": self._hash.hexdigest(), "bytes": self._size}
+        return {**self._names, "sha256": self._hash.hexdigest(), "bytes": self._offset}
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self._rec.close()
+        self._idx.close()
 
 
 def frame(body: bytes) -> bytes:

@@ -1,10 +1,12 @@
 """Packing of an image tree: decode every image, encode it by one recipe, write it to the RecordIO file of its split."""
 
 import contextlib
+import json
 import os
+import zlib
 from functools import partial
 from itertools import chain
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import cv2
 import PIL
@@ -109,32 +111,48 @@ class _Packer:
 
     def _write(self, splits: Dict[str, List[tree.Item]], workers: Optional[int]) -> Dict[str, Any]:
         """Write the records of all splits; return their manifest entries."""
-        items, entries = list(chain.from_iterable(splits.values())), {}
-        pool = Pool(workers, len(items))
-        results = pool.map((item.source for item in items), partial(repack, recipe=self.recipe))
-        with Progress("packing", len(items), " images") as bar, contextlib.closing(results):
-            for split, of_split in splits.items():
-                entries[split] = self._write_split(split, of_split, results, bar)
+        entries, total = {}, sum(map(len, splits.values()))
+        with Progress("packing", total, " images") as bar, _Journal(self.folder) as journal:
+            with contextlib.closing(self._results(splits, workers, journal, bar)) as results:
+                for split, items in splits.items():
+                    entries[split] = self._write_split(split, items, results, journal)
+            journal.remove()
         return entries
 
+    def _results(
+        self, splits: Dict[str, List[tree.Item]], workers: Optional[int], journal: "_Journal", bar: Progress
+    ) -> Iterator[Tuple[Union[Packed, BadImage], bool]]:
+        """Yield for each image its result, and whether a killed packing has left it."""
+        items = list(chain.from_iterable(splits.values()))
+        for result in journal.results(splits):
+            bar.add()
+            yield result, True
+        del items[: journal.count]
+        pool = Pool(workers, len(items))
+        for result in pool.map((item.source for item in items), partial(repack, recipe=self.recipe)):
+            bar.add()
+            yield result, False
+
     def _write_split(
-        self, split: str, items: List[tree.Item], results: Iterator[Union[Packed, BadImage]], bar: Progress
+        self, split: str, items: List[tree.Item], results: Iterator, journal: "_Journal"
     ) -> Dict[str, Any]:
-        """Write the records of a split from the next `results`; return its manifest entry."""
         per_class, min_side, enlarged = [0] * len(self.tree.classes), None, 0
         with recordio.Writer(self.folder, split) as writer:
             for item in items:
-                result = next(results)
-                bar.add()
+                result, left = next(results)
                 if isinstance(result, BadImage):
                     if self.data.on_bad == "error":
                         raise ConfigError(
                             f"{self.tree.where}: cannot use {item.name} ({result.reason}): replace it, or set "
                             "data.on_bad=skip, which lists all bad images"
                         )
+                    if not left:
+                        journal.add([item.id, result.reason])
                     self.bad[item.id] = {"path": item.name, "reason": result.reason}
                     continue
-                writer.write(item.label, item.id, result.image)
+                crc = writer.write(item.label, item.id, result.image, written=left)
+                if not left:
+                    journal.add([item.id, crc, result.key.hex(), result.size, result.enlarged])
                 self.copies.add(result.key, item.name, split, item.label)
                 enlarged += result.enlarged
                 per_class[item.label] += 1
@@ -152,3 +170,64 @@ class _Packer:
                     f"{self.tree.where}: class {empty[0]} has no usable {split} image; {len(self.bad)} bad images "
                     f"were skipped{first}"
                 )
+
+
+class _Journal:
+    """The results of the images in the order of packing, from which the packing continues after a kill.
+
+    A line per image: the CRC of the rest of the line, and as JSON the image's id, and the reason if it is bad, or else
+    the CRC of its record, its key, its size and whether it was enlarged.
+    """
+
+    def __init__(self, folder: str):
+        self._folder, self._path = folder, os.path.join(folder, "journal")
+        self._file = open(self._path, "a+b")
+        self._file.seek(0)
+        self.count = 0  # of results that a killed packing has left
+
+    def results(self, splits: Dict[str, List[tree.Item]]) -> Iterator[Union[Packed, BadImage]]:
+        """Yield the results that are on disk, up to the first that is missing or damaged; what follows is removed."""
+        valid = 0
+        with contextlib.suppress(OSError, recordio.BadRecords):  # a missing file, or one that ends in a record
+            for result in self._intact(splits):
+                valid, self.count = self._file.tell(), self.count + 1
+                yield result
+        self._file.truncate(valid)
+
+    def _intact(self, splits: Dict[str, List[tree.Item]]) -> Iterator[Union[Packed, BadImage]]:
+        for split, items in splits.items():
+            records = recordio.scan(os.path.join(self._folder, f"{split}.rec"))
+            for item in items:
+                entry = self._next()
+                if entry is None or entry[0] != item.id:
+                    return
+                if len(entry) == 2:
+                    yield BadImage(entry[1])
+                    continue
+                record = next(records, None)
+                _, crc, key, size, enlarged = entry
+                if record is None or record.crc != crc:
+                    return
+                yield Packed(record.payload, tuple(size), bytes.fromhex(key), bool(enlarged))
+
+    def _next(self) -> Optional[List]:
+        """Return the next line's entry; None at the end, or if the line is torn or damaged."""
+        crc, _, text = self._file.readline().partition(b" ")
+        return json.loads(text) if crc == _crc(text) and text.endswith(b"\n") else None
+
+    def add(self, entry: List) -> None:
+        text = json.dumps(entry).encode() + b"\n"
+        self._file.write(_crc(text) + b" " + text)
+
+    def remove(self) -> None:
+        os.remove(self._path)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
+
+def _crc(text: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(text)

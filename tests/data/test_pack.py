@@ -20,9 +20,10 @@ from PIL import Image
 from repository import ROOT
 
 from mxscale.config.schema import Data
-from mxscale.data import images, manifest, recordio, sources, workers
+from mxscale.data import images, manifest, recordio, sources, tree_packer, workers
 from mxscale.data import pack as packing
 from mxscale.data.images import BadImage
+from mxscale.data.repack import repack
 from mxscale.util.errors import ConfigError
 
 DIGITS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # images of each class
@@ -227,13 +228,25 @@ def unbroken(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_packing_starts_again(tmp_path):
+@pytest.mark.parametrize("damage", ["nothing", "records", "journal", "lost records"])
+def test_a_killed_packing_is_continued(tmp_path, damage, monkeypatch):
     data = noisy(tmp_path, 400)
     folder = killed_while_packing(data, tmp_path, 2 << 20)
-    assert (folder / "train.rec").stat().st_size >= 2 << 20
-    (folder / "of an earlier version").write_text("")
+    kept = (folder / "train.rec").stat().st_size
+    if damage in ("records", "journal"):
+        file = folder / ("train.rec" if damage == "records" else "journal")
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    elif damage == "lost records":
+        (folder / "train.rec").unlink()
+    packed = []
+    monkeypatch.setattr(tree_packer, "repack", lambda source, recipe: packed.append(source) or repack(source, recipe))
     made = pack(data)
     assert contents(made) == unbroken(data, tmp_path)
+    first = [source for source in packed if str(tmp_path) in source]
+    again = len(first) - 402  # the unbroken one packs all
+    assert kept >= 2 << 20 and (0 < again < 400 if damage != "lost records" else again == 402)
     assert not list((tmp_path / "cache").glob(".*.partial"))
 
 
