@@ -31,6 +31,7 @@ from mxscale.util.redaction import redact
 MAX_METRICS, MAX_PAIRS = 1000, 100  # per request
 MAX_PARAM, MAX_TAG, MAX_DIGEST = 6000, 8000, 36  # characters
 
+ENDED = (FINISHED, FAILED, KILLED)
 ALIVE_S = 20.0  # the parent touches `alive` every 5 s; ranks end themselves after this time without it
 ARTIFACTS = (
     "config.yaml",
@@ -248,7 +249,7 @@ def ended_ms(run: RunDir) -> int:
 
 def is_running(run: RunDir) -> bool:
     """Return whether the parent process of the run lives."""
-    if _final_state(run):
+    if run.state in ENDED:
         return False
     try:
         return time.time() - run.alive_file.stat().st_mtime < ALIVE_S
@@ -258,9 +259,4 @@ def is_running(run: RunDir) -> bool:
 
 def end_state(run: RunDir) -> str:
     """Return FINISHED, FAILED or KILLED; a parent that recorded no end was killed."""
-    return _final_state(run) or KILLED
-
-
-def _final_state(run: RunDir) -> Optional[str]:
-    state = run.state
-    return state if state in (FINISHED, FAILED, KILLED) else None
+    return run.state if run.state in ENDED else KILLED

@@ -365,6 +365,16 @@ def test_server_dead_from_the_start(tmp_path, server, capsys):
     assert points_in(server.uri, run_id) == points_of(run)
 
 
+def test_an_unreachable_store_is_reported_once_during_the_training(tmp_path, capsys):
+    closed = f"http://127.0.0.1:{free_port()}"
+    run, lines = make_run(tmp_path, closed), []
+    mirror = tracker.open_mirror(run, run.config().tracking)
+    mirror.start()
+    until(lambda: lines.extend(capsys.readouterr().err.splitlines()) or lines, 60)
+    assert lines == [f"tracking: {closed}: connection refused; training continues"]
+    assert mirror.finish(60) and capsys.readouterr().err == ""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("warm", [False, True])
 def test_unresponsive_server_delays_nothing(tmp_path, warm):
