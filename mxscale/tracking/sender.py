@@ -97,9 +97,9 @@ class Sender:
 
     def _create(self, identity: str) -> Sent:
         """Return the record of a new MLflow run, or of one that was created, but not recorded."""
-        if other := sync_state.other_store(self.run, self.uri):
-            report(f"tracking: {self.run} was in {other}, which is not updated any more")
-        sent = Sent(identity, redact_address(self.uri), self.tracking.experiment)
+        sent, before = Sent(identity, redact_address(self.uri), self.tracking.experiment), sync_state.recorded(self.run)
+        if before and before.run_id and before.uri != sent.uri:
+            report(f"tracking: {self.run} was in {before.uri}, which is not updated any more")
         sync_state.save(self.run, sent)  # its id is on disk before the run is created
         sent.experiment_id = self._experiment()
         created = self.client.search_runs([sent.experiment_id], f"tags.`mxscale.run` = '{identity}'")
