@@ -1,4 +1,4 @@
-"""Read recorded runs from an MLflow store or from run directories; write reports to a store.
+"""Read recorded runs from an MLflow store or from run directories; add results to a run of a store.
 
 Reading never creates or changes a store. MLflow itself would create a missing SQLite file, and migrate the tables of
 an older version.
@@ -20,8 +20,6 @@ from mxscale.util.errors import ConfigError, nearest
 from mxscale.util.redaction import redact_address
 
 PAGE = 200  # runs per request, with a few hundred params each
-PARENT = "mlflow.parentRunId"
-REPORT = "mxscale.report"  # tag of a run that holds reports of an experiment: its name
 
 Curve = List[Tuple[float, float]]  # (step, value)
 
@@ -141,39 +139,21 @@ class Store:
                 self.client.download_artifacts(run_id, name, str(folder))
 
     @one_line
-    def keep(self, files: Sequence[Path], home: str, folder: str = "report") -> None:
-        """Upload files to the run `home`."""
+    def keep(self, files: Sequence[Path], run_id: str, folder: str) -> None:
+        """Upload files to a run."""
         with store.exclusive(self.uri):
             for path in files:
-                self.client.log_artifact(home, str(path), folder)
+                self.client.log_artifact(run_id, str(path), folder)
 
     @one_line
-    def log_metrics(self, home: str, metrics: Dict[str, float]) -> None:
-        """Add metrics to the run `home`; NaN, which is undefined, is left out."""
+    def log_metrics(self, run_id: str, metrics: Dict[str, float]) -> None:
+        """Add metrics to a run; NaN, which is undefined, is left out."""
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
         known = [Metric(name, value, now, 0) for name, value in metrics.items() if value == value]
         with store.exclusive(self.uri):
-            self.client.log_batch(home, metrics=known)
-
-    @one_line
-    def home(self, experiment_id: str, name: str, runs: Sequence[Recorded]) -> str:
-        """Return the id of the run that holds a report: the sweep of all `runs`, else a run of its own."""
-        # The parent of a rerun is no sweep
-        parents = {None if "rerun.of" in run.tags else run.tags.get(PARENT) for run in runs}
-        if len(parents) == 1 and None not in parents and not parents & {run.id for run in runs}:
-            (parent,) = parents
-            if store.exists(self.client, parent):
-                return parent
-        quote = '"' if "'" in name else "'"
-        reports = self.client.search_runs([experiment_id], f"tags.`{REPORT}` = {quote}{name}{quote}")
-        if reports:
-            return reports[0].info.run_id
-        with store.exclusive(self.uri):
-            run_id = self.client.create_run(experiment_id, tags={REPORT: name}, run_name="report").info.run_id
-            self.client.set_terminated(run_id)
-        return run_id
+            self.client.log_batch(run_id, metrics=known)
 
 
 def recorded(run) -> Recorded:
