@@ -181,22 +181,17 @@ class Rerun(Hook):
         lines += [f"{'differs' if n == 0 else '':<9} {line}" for n, line in enumerate(differs)]
         echo("\n".join(lines))
 
-    def on_finished(self, run: RunDir, status: Status) -> Status:
-        """Add the verdict to the status, summary and rerun.json of a finished rerun."""
+    def on_finished(self, run: RunDir, status: Status) -> None:
+        """Add the verdict to rerun.json of a finished rerun."""
         known = run.read(RERUN)
         if known is None or status.state != FINISHED:
-            return status
+            return
         recorded = RunDir(run.path / FOLDER)
         splits = recorded.plan().splits
         images = {figure: splits[name].count if name in splits else 0 for figure, name in SPLITS.items()}
         judged = verdict.judge(_outcome(recorded), _outcome(run), known["seeds"], images)
-        result = {"of": known["of"], "verdict": judged.kind, "why": judged.why,
-                  "first_difference": judged.first_difference}  # fmt: skip
-        run.write(RERUN, {**known, **result})
-        status = replace(status, rerun=result)
-        run.write_status(status)
-        run.write_summary(replace(run.summary(), rerun=result))
-        return status
+        run.write(RERUN, {**known, "verdict": judged.kind, "why": judged.why,
+                          "first_difference": judged.first_difference})  # fmt: skip
 
 
 def _expected(config: Config, plan: Plan, differs: List[str]) -> str:
