@@ -27,17 +27,17 @@ STATES = {FINISHED: "finished", FAILED: "failed", REFUSED_CELL: "refused", KILLE
 class Row(NamedTuple):
     """A trial with the figures of its run."""
 
-    cell: CellRecord
+    trial: CellRecord
     metrics: Dict[str, float]
     on_front: bool = False  # the Pareto front of accuracy and cost
 
     @property
     def finished(self) -> bool:
-        return self.cell.state == FINISHED
+        return self.trial.state == FINISHED
 
     @property
     def failed(self) -> bool:
-        return self.cell.state in (FAILED, REFUSED_CELL)
+        return self.trial.state in (FAILED, REFUSED_CELL)
 
     @property
     def top1(self) -> Optional[float]:
@@ -62,19 +62,19 @@ class Row(NamedTuple):
     @property
     def state(self) -> str:
         """The state in the table of the terminal."""
-        if self.cell.how == "kept":
+        if self.trial.how == "kept":
             return "finished earlier"
-        state = STATES.get(self.cell.state, "not started" if self.cell.run is None else "interrupted")
-        return f"{state}, resumed" if self.cell.how == "resumed" else state
+        state = STATES.get(self.trial.state, "not started" if self.trial.run is None else "interrupted")
+        return f"{state}, resumed" if self.trial.how == "resumed" else state
 
 
 def rows_of(sweep: SweepDirectory) -> List[Row]:
-    return with_front([Row(cell, _figures(cell)) for cell in sweep.cells()])
+    return with_front([Row(trial, _figures(trial)) for trial in sweep.cells()])
 
 
-def _figures(cell: CellRecord) -> Dict[str, float]:
+def _figures(trial: CellRecord) -> Dict[str, float]:
     try:
-        return RunDir(cell.run).figures if cell.run else {}
+        return RunDir(trial.run).figures if trial.run else {}
     except ConfigError:  # a damaged summary.json
         return {}
 
@@ -96,7 +96,7 @@ def end(
     sweep.write("environment.json", {"tags": tags(facts["command"], names)})
     write_text(sweep.path / "table.csv", as_csv(rows))
     unsent = None
-    if any(row.cell.run for row in rows):
+    if any(row.trial.run for row in rows):
         unsent = tracker.open_mirror(sweep, tracking).finish(unwanted=unwanted)
     more = [("sweep", str(sweep)), *([("view", view_hint(sweep))] if tracking.enabled else [])]
     echo(table(rows, facts.get("cells", 0), more))
@@ -107,10 +107,10 @@ def end(
 
 def outcome(rows: Sequence[Row], stopped: Optional[str]) -> Status:
     """Return one status merged from those of the trials."""
-    exits = [DONE if row.cell.exit is None and row.finished else row.cell.exit for row in rows]
+    exits = [DONE if row.trial.exit is None and row.finished else row.trial.exit for row in rows]
     if stopped or None in exits or INTERRUPTED in exits:
         return Status(KILLED, exit=INTERRUPTED, reason=stopped or "a trial was interrupted")
-    bad = [row.cell for row in rows if not row.finished]
+    bad = [row.trial for row in rows if not row.finished]
     if bad:
         return Status(FAILED, exit=max(exits), error=f"{bad[0].name}: {bad[0].error}")
     return Status(FINISHED, exit=DONE)
@@ -141,9 +141,9 @@ def with_front(rows: Sequence[Row]) -> List[Row]:
 
 def named(rows: Sequence[Row]) -> dict:
     """Return {"best": name, ..., "failed": [names]}; keys without a value are omitted."""
-    names = {label: row.cell.name for label, row in chosen(rows).items()}
-    failed = [row.cell.name for row in rows if row.failed]
-    return {**names, "failed": failed, "pareto": [row.cell.name for row in rows if row.on_front]}
+    names = {label: row.trial.name for label, row in chosen(rows).items()}
+    failed = [row.trial.name for row in rows if row.failed]
+    return {**names, "failed": failed, "pareto": [row.trial.name for row in rows if row.on_front]}
 
 
 def figures(rows: Sequence[Row], at_a_time: int) -> Dict[str, float]:
@@ -153,7 +153,7 @@ def figures(rows: Sequence[Row], at_a_time: int) -> Dict[str, float]:
         "sweep/finished": sum(row.finished for row in rows),
         "sweep/failed": sum(row.failed for row in rows),
     }
-    rows_by_label, usd = chosen(rows), [row.metrics.get(COSTS[0]) for row in rows if row.cell.run]
+    rows_by_label, usd = chosen(rows), [row.metrics.get(COSTS[0]) for row in rows if row.trial.run]
     if "best" in rows_by_label:
         known["sweep/best_val_top1"] = rows_by_label["best"].top1
     if "fastest" in rows_by_label:
@@ -190,7 +190,7 @@ def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
     lines = [titles]
     for row in rows:
         star = "*" if row.on_front and len(rows) > 1 else ""
-        lines.append((f"{row.cell.number}{star}", row.cell.name, row.state, number(row.top1, "{:.2f} %"),
+        lines.append((f"{row.trial.number}{star}", row.trial.name, row.state, number(row.top1, "{:.2f} %"),
                       number(row.metrics.get(RATE), "{:,.0f}"), number(row.wall_s, "{:.1f} s"),
                       row.price_tag))  # fmt: skip
     used = [column for column in range(len(titles)) if column < 3 or any(line[column] for line in lines[1:])]
@@ -204,18 +204,18 @@ def verdict(rows: Sequence[Row], planned: int = 0):
     finished, known = sum(row.finished for row in rows), chosen(rows)
     yield "finished", f"{finished} of {max(planned, len(rows))}"
     if row := known.get("best"):
-        yield "best", f"{row.cell.name}: {row.top1:.2f} % val top-1"
+        yield "best", f"{row.trial.name}: {row.top1:.2f} % val top-1"
     if row := known.get("cheapest"):
-        yield "cheapest", f"{row.cell.name}: {row.price_tag}"
+        yield "cheapest", f"{row.trial.name}: {row.price_tag}"
     elif finished:
         yield "cheapest", "unknown: no price"
     if row := known.get("fastest"):
-        yield "fastest", f"{row.cell.name}: {row.wall_s:.1f} s"
+        yield "fastest", f"{row.trial.name}: {row.wall_s:.1f} s"
     if any(row.cost is not None for row in rows) and len(rows) > 1:
         yield "*", "no other trial is both as accurate and as cheap (Pareto)"
     for row in rows:
         if row.failed:
-            yield row.state, f"{row.cell.name}: {row.cell.error}"
+            yield row.state, f"{row.trial.name}: {row.trial.error}"
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -223,7 +223,7 @@ def as_csv(rows: Sequence[Row]) -> str:
     names = sorted({name for row in rows for name in row.metrics})
     lines = [["number", "name", "overrides", "state", "how", "exit", "error", "run", "pareto", *names]]
     for row in rows:
-        cell = row.cell
-        lines.append([cell.number, cell.name, " ".join(cell.overrides), cell.state, cell.how, cell.exit, cell.error,
-                      cell.run, row.on_front, *(row.metrics.get(name) for name in names)])  # fmt: skip
+        trial = row.trial
+        lines.append([trial.number, trial.name, " ".join(trial.overrides), trial.state, trial.how, trial.exit,
+                      trial.error, trial.run, row.on_front, *(row.metrics.get(name) for name in names)])  # fmt: skip
     return csv_tables.text(lines)
