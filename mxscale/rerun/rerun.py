@@ -128,8 +128,8 @@ def _seeds(files: RunDir, others: Sequence[Tuple[Dict[str, str], Dict[str, float
     seeds = {}
     for params, metrics in others:
         figures = {name: metrics[name] for name in verdict.FIGURES if name in metrics}
-        other = params.get("seed") not in (None, recorded["seed"])
-        if figures and other and _without_seed(params) == _without_seed(recorded):
+        is_other_seed = params.get("seed") not in (None, recorded["seed"])
+        if figures and is_other_seed and _without_seed(params) == _without_seed(recorded):
             seeds[params["seed"]] = figures
     return list(seeds.values())
 

@@ -7,7 +7,7 @@ import shutil
 import stat
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Dict, Optional, Set
+from typing import Callable, Dict, Optional, Set
 
 from mxscale.config.schema import Config
 from mxscale.rundir import directory, json_record
@@ -105,16 +105,19 @@ FILES = ("*.yaml", "*.json", "*.jsonl", "lock", "alive", "stop", "ranks/*")
 
 def check_kinds(run: RunDir) -> None:
     """Raise ConfigError if something else lies where a file or a folder of the run is written or read."""
-    kinds = {run.path / name: stat.S_IFDIR for name in FOLDERS}
-    kinds.update(dict.fromkeys(run.path.glob("checkpoints/[0-9]*"), stat.S_IFDIR))
-    kinds.update((path, stat.S_IFREG) for pattern in FILES for path in run.path.glob(pattern))
-    for path, kind in kinds.items():
-        try:
-            if stat.S_IFMT(path.stat().st_mode) != kind:
-                raise ConfigError(f"{path} is damaged: not a {'folder' if kind == stat.S_IFDIR else 'file'}; remove it")
-        except OSError as error:
-            if path.is_symlink() or not isinstance(error, FileNotFoundError):
-                raise ConfigError(f"{path} is damaged: {error.strerror}") from None
+    for path in [*(run.path / name for name in FOLDERS), *run.path.glob("checkpoints/[0-9]*")]:
+        _check_kind(path, stat.S_ISDIR, "folder")
+    for path in (path for pattern in FILES for path in run.path.glob(pattern)):
+        _check_kind(path, stat.S_ISREG, "file")
+
+
+def _check_kind(path: Path, is_kind: Callable[[int], bool], kind: str) -> None:
+    try:
+        if not is_kind(path.stat().st_mode):
+            raise ConfigError(f"{path} is damaged: not a {kind}; remove it")
+    except OSError as error:
+        if path.is_symlink() or not isinstance(error, FileNotFoundError):
+            raise ConfigError(f"{path} is damaged: {error.strerror}") from None
 
 
 def discard(run: RunDir) -> None:

@@ -121,12 +121,12 @@ def chosen(rows: Sequence[Row]) -> Dict[str, Row]:
 
     The first of several equal trials is chosen.
     """
-    found = {}
+    rows_by_label = {}
     for label, figure, choose in (("best", "top1", max), ("cheapest", "cost", min), ("fastest", "wall_s", min)):
         known = [row for row in rows if row.finished and getattr(row, figure) is not None]
         if known:
-            found[label] = choose(known, key=attrgetter(figure))
-    return found
+            rows_by_label[label] = choose(known, key=attrgetter(figure))
+    return rows_by_label
 
 
 def with_front(rows: Sequence[Row]) -> List[Row]:
@@ -148,22 +148,20 @@ def named(rows: Sequence[Row]) -> dict:
 
 def figures(rows: Sequence[Row], at_a_time: int) -> Dict[str, float]:
     """Return the metrics of the parent run; their names differ from those of runs, so that charts of runs omit it."""
+    best, cheapest, fastest = map(chosen(rows).get, ("best", "cheapest", "fastest"))
     known = {
         "sweep/cells": len(rows),
         "sweep/finished": sum(row.finished for row in rows),
         "sweep/failed": sum(row.failed for row in rows),
+        "sweep/best_val_top1": best and best.top1,
+        "sweep/fastest_wall_s": fastest and fastest.wall_s,
     }
-    rows_by_label, usd = chosen(rows), [row.metrics.get(COSTS[0]) for row in rows if row.trial.run]
-    if "best" in rows_by_label:
-        known["sweep/best_val_top1"] = rows_by_label["best"].top1
-    if "fastest" in rows_by_label:
-        known["sweep/fastest_wall_s"] = rows_by_label["fastest"].wall_s
+    usd = [row.metrics.get(COSTS[0]) for row in rows if row.trial.run]
     if usd and None not in usd:
-        if "cheapest" in rows_by_label:
-            known["sweep/cheapest_usd"] = rows_by_label["cheapest"].cost
+        known["sweep/cheapest_usd"] = cheapest and cheapest.cost
         if at_a_time == 1:  # else concurrent trials share the billed machine
             known["sweep/cost_usd"] = sum(usd)
-    return {name: float(value) for name, value in known.items()}
+    return {name: float(value) for name, value in known.items() if value is not None}
 
 
 def tags(command: Sequence[str], names: dict) -> Dict[str, str]:

@@ -10,19 +10,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from mxscale.config import schema as configs
 from mxscale.records import learning_curves
 from mxscale.records import summary as summaries
-from mxscale.rundir.directory import (
-    ALLREDUCE,
-    FAILED,
-    FINISHED,
-    KILLED,
-    METRICS,
-    PARAMS,
-    RERUN,
-    SYSTEM,
-    WARNINGS,
-    RunDir,
-)
-from mxscale.rundir.status import Status, Summary
+from mxscale.rundir.directory import ALLREDUCE, METRICS, PARAMS, RERUN, SYSTEM, WARNINGS, RunDir
+from mxscale.rundir.status import FAILED, FINISHED, KILLED, Status, Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import sqlite_file, store_uri
 from mxscale.util.redaction import redact
@@ -108,18 +97,25 @@ def tags(run: RunDir, run_id: Optional[str] = None) -> Dict[str, str]:
     values["mlflow.source.git.commit"] = values.get("git.commit")
     values["scaling.baseline"] = (run.summary() or Summary()).baseline
     values["warning"] = " ".join((run.read(WARNINGS) or {}).values()) or None
-    rerun = run.read(RERUN) or {}
-    values.update({f"rerun.{key}": rerun.get(key) for key in ("of", "verdict", "why")})
-    values["rerun.differs"] = "; ".join(rerun.get("differs", [])) or None
-    values["mlflow.parentRunId"] = rerun.get("parent")
-    if trial := run.read("cell.json"):
-        values.update({"sweep": Path(trial["sweep"]).name, "sweep.cell": trial["number"], "sweep.name": trial["name"]})
-        values["replay"] = trial.get("replay")
+    values.update(_relations(run))
     values["mlflow.note.content"] = description(run, run_id)
     values["params_sha256"] = (run.status() or Status()).params_sha256
     if run.checkpoints.is_dir():
         values["mxscale.checkpoints"] = str(run.checkpoints)
     return {key: _text(value)[:MAX_TAG] for key, value in values.items() if value is not None}
+
+
+def _relations(run: RunDir) -> Dict[str, Any]:
+    """Return the tags of a rerun, which refer to the first run, and those of a trial, which refer to its sweep."""
+    values = {}
+    if rerun := run.read(RERUN):
+        values = {f"rerun.{key}": rerun.get(key) for key in ("of", "verdict", "why")}
+        values["rerun.differs"] = "; ".join(rerun["differs"]) or None
+        values["mlflow.parentRunId"] = rerun.get("parent")
+    if trial := run.read("cell.json"):
+        values.update({"sweep": Path(trial["sweep"]).name, "sweep.cell": trial["number"], "sweep.name": trial["name"]})
+        values["replay"] = trial.get("replay")
+    return values
 
 
 def description(run: RunDir, run_id: Optional[str] = None) -> Optional[str]:
