@@ -89,7 +89,7 @@ class Store:
     @one_line
     def run(self, run_id: str) -> Recorded:
         """Return a run by its MLflow id. Raises ConfigError if there is none."""
-        run = store.find_run(self.client, run_id)
+        run = store.or_none(self.client.get_run, run_id)
         if run is None:
             raise ConfigError(
                 f"{self.source}{self} has no run {run_id}, and it is no run directory; an id is at the end of the "

@@ -107,13 +107,8 @@ def schema() -> str:
     return ScriptDirectory(str(package / "store" / "db_migrations")).get_current_head()
 
 
-def find_run(client, run_id: str):
-    """Return a run by its MLflow id; None if the store has no such run. Raises any other error of MLflow."""
-    return or_none(client.get_run, run_id)
-
-
 def or_none(request, *arguments):
-    """Return the answer to a request; None if the store does not have what it names."""
+    """Return the answer to a request; None if the store lacks what it names. Raises any other error of MLflow."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -126,7 +121,7 @@ def or_none(request, *arguments):
 
 def exists(client, run_id: str) -> bool:
     """Return whether the store has the run and it is not marked as deleted."""
-    run = find_run(client, run_id)
+    run = or_none(client.get_run, run_id)
     return run is not None and run.info.lifecycle_stage == "active"
 
 
