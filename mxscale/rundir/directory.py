@@ -260,7 +260,7 @@ def create(config: Config, now: Optional[float] = None) -> RunDir:
         (run.path / "ranks").mkdir()
         run.write_config(config)
     except OSError as error:
-        raise unwritable(config, error) from None
+        raise unwritable(config.runs, error) from None
     return run
 
 
@@ -278,13 +278,13 @@ def new_folder(config: Config, kind: str, now: Optional[float] = None) -> Path:
                 raise ConfigError(where) from None
             path = path.with_name(f"{stamp}_{config.name}-{number}")
         except OSError as error:
-            raise unwritable(config, error) from None
+            raise unwritable(config.runs, error) from None
 
 
-def unwritable(config: Config, error: OSError) -> ConfigError:
+def unwritable(runs: str, error: OSError) -> ConfigError:
     """Return the error for a run directory that cannot be written."""
     why = f"can't write a run directory there ({error.strerror})"
-    return ConfigError(f"runs={config.runs}: {why}; make room, or set runs=DIR")
+    return ConfigError(f"runs={runs}: {why}; make room, or set runs=DIR")
 
 
 def runs_of(root, *entries: str) -> List[RunDir]:

@@ -80,7 +80,7 @@ def undone_if_refused(run: RunDir, config: Config, new: bool):
             raise
         discard(run)
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
-            raise directory.unwritable(config, error) from None
+            raise directory.unwritable(config.runs, error) from None
         raise
 
 
