@@ -53,9 +53,8 @@ class Hook:
     def before_ranks(self, context: "RunContext", plan: Plan) -> None:
         """Check or record a prepared attempt. Raises ConfigError to refuse it."""
 
-    def on_finished(self, run: RunDir, status: Status) -> Status:
-        """Return the status of a run whose last attempt has ended, whatever its state."""
-        return status
+    def on_finished(self, run: RunDir, status: Status) -> None:
+        """Record the end of a run whose last attempt has ended, whatever its state."""
 
 
 NO_HOOK = Hook()

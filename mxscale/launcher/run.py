@@ -57,7 +57,7 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
             mirror.next_attempt(run_cost.cost_of(run))
             status, failure = train(attempt, mirror)
         for hook in hooks:
-            status = hook.on_finished(run, status)
+            hook.on_finished(run, status)
         # A second Ctrl-C, or the first after the end of the ranks, does not wait for a slow server
         stopped = status.state == KILLED
         unsent = mirror.finish(unwanted=lambda: signals.urgent or bool(signals.reason and not stopped))

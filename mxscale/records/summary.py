@@ -5,7 +5,7 @@ from typing import Optional
 
 from mxscale.cost import run_cost
 from mxscale.records import scaling
-from mxscale.rundir.directory import RunDir
+from mxscale.rundir.directory import RERUN, RunDir
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import FINISHED, Summary
 from mxscale.util import text_table
@@ -101,7 +101,7 @@ def table(run: RunDir, view: Optional[str] = None, all_runs: Optional[str] = Non
         ("run directory", str(run)),
         ("view", view),
         ("all runs", all_runs),
-        ("verdict", _verdict(summary)),
+        ("verdict", _verdict(run)),
     ]
     lines = [(name, value.split(NEXT)) for name, value in rows if value is not None]
     cells = [[name * (number == 0), text] for name, texts in lines for number, text in enumerate(texts)]
@@ -114,9 +114,9 @@ def _early_end(run: RunDir) -> Optional[str]:
     return f"{status.reason}, at step {status.step}" if status.state == FINISHED and status.reason else None
 
 
-def _verdict(summary: Summary) -> Optional[str]:
-    again = summary.rerun
-    return again and f"{again['verdict']}: {again['why'].replace('; ', NEXT)}"
+def _verdict(run: RunDir) -> Optional[str]:
+    rerun = run.read(RERUN) or {}
+    return f"{rerun['verdict']}: {rerun['why'].replace('; ', NEXT)}" if rerun.get("verdict") else None
 
 
 def _shown(figures: dict, name: str, form: str) -> Optional[str]:

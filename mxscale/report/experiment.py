@@ -1,4 +1,4 @@
-"""The report of an experiment: figures and tables, written to files and recorded with its sweep."""
+"""The report of an experiment: figures and tables, written to files."""
 
 from collections import Counter
 from datetime import datetime, timezone
@@ -15,17 +15,16 @@ from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
 
-def write(store: Store, name: str, folder: Path) -> Tuple[str, str]:
+def write(store: Store, name: str, folder: Path) -> str:
     """Write report.html, report.md, report.csv and a PNG of each figure to `folder`.
 
     Returns:
-        The table, and which run of MLflow has the files or why none has, for the terminal.
+        The table, for the terminal.
 
     Raises:
         ConfigError: The experiment is unknown or has no finished run, or the folder is not writable.
     """
-    experiment = store.experiment(name)
-    runs = store.runs(experiment)
+    runs = store.runs(store.experiment(name))
     rows = recorded.rows(runs)
     counted = count(runs, rows)
     if not rows:
@@ -42,18 +41,8 @@ def write(store: Store, name: str, folder: Path) -> Tuple[str, str]:
             unfinished=[run for run in runs if run.status != FINISHED],
         ),
     }  # fmt: skip
-    files = page.save(texts, drawn, folder, "report.output")
-    return f"{table}\n{counted}\n", record(store, files, experiment, name, runs)
-
-
-def record(store: Store, files: Sequence[Path], experiment: str, name: str, runs: Sequence[Recorded]) -> str:
-    """Upload the files to the sweep's run; return which run that is, or why it failed."""
-    try:
-        home = store.home(experiment, name, runs)
-        store.keep(files, home)
-    except ConfigError as error:
-        return f"not recorded: {error}"
-    return f"recorded with run {home} of MLflow"
+    page.save(texts, drawn, folder, "report.output")
+    return f"{table}\n{counted}\n"
 
 
 def count(runs: Sequence[Recorded], rows: Sequence[Row]) -> str:

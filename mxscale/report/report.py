@@ -29,8 +29,7 @@ def report(config: Config, request: Report, folder: Path) -> None:
         echo(f"{text}\n  view            {folder}/compare.html")
         return
     name = request.experiment or config.tracking.experiment
-    text, recorded = experiment.write(Store(config), name, folder)
-    echo(f"{text}\n  view            {folder}/report.html\n  {recorded}")
+    echo(f"{experiment.write(Store(config), name, folder)}\n  view            {folder}/report.html")
 
 
 def report_claims(config: Config, request: Report, folder: Path) -> None:

@@ -14,11 +14,11 @@ def between(first: RunDir, run: RunDir) -> List[str]:
         names.remove("code")
     if was["variables"] is None and "variables" in names:  # recorded before variables were
         names.remove("variables")
-    found = [_line(name, was.get(name), now.get(name)) for name in names if name != "uncommitted"]
+    lines = [_line(name, was.get(name), now.get(name)) for name in names if name != "uncommitted"]
     attempts = [str(attempt.ranks) for attempt in first.attempts if attempt.ranks]
     if len(set(attempts)) > 1:  # the reduction order changed between attempts
-        found.append(_line("ranks of its attempts", ", then ".join(attempts), now["ranks"]))
-    return found
+        lines.append(_line("ranks of its attempts", ", then ".join(attempts), now["ranks"]))
+    return lines
 
 
 def facts(run: RunDir) -> dict:

@@ -47,34 +47,26 @@ class RecordedRun:
     def resolved(self) -> Dict[str, Any]:
         """The values that `auto` and `null` had in that run."""
         plan = self.files.plan()
-        return {
-            "launch.ranks": plan.sizes.ranks,
-            "launch.threads": plan.threads,
-            "launch.device": plan.device,
-        }
+        return {"launch.ranks": plan.sizes.ranks, "launch.threads": plan.threads, "launch.device": plan.device}
 
 
 def find(config: Config) -> RecordedRun:
     """Return the run that `config.rerun.run` names. Raises ConfigError."""
-    given = config.rerun.run
-    source = f"rerun={given}"
-    if os.path.isdir(given):
-        return _from_directory(config, given, source)
-    if os.sep in given:
+    name, source = config.rerun.run, f"rerun={config.rerun.run}"
+    if os.path.isdir(name):
+        return _from_directory(config, RunDir(name), source)
+    if os.sep in name:
         raise ConfigError(f"{source}: no such run directory")
-    return _from_store(config, given, source)
+    return _from_store(config, name, source)
 
 
-def _from_directory(config: Config, given: str, source: str) -> RecordedRun:
-    files = RunDir(given)
-    recorded = RecordedRun(source, str(files), None, files, _checked(files, source))
+def _from_directory(config: Config, files: RunDir, source: str) -> RecordedRun:
+    recorded_config, parent = _checked(files, source), None
     if config.tracking.enabled:
-        uri = uris.store_uri(config.tracking, config.runs)
-        recorded.parent = sync_state.load(files, uri, config.tracking.experiment).run_id
-    recorded.id = recorded.parent or str(files)
-    siblings, digest = runs_of(files.path.parents[1], recorded.config.entry), files.plan().data_digest
-    recorded.seeds = _seeds(recorded, [_figures_of(other, digest) for other in siblings])
-    return recorded
+        parent = sync_state.load(files, uris.store_uri(config.tracking, config.runs), "").run_id
+    siblings, digest = runs_of(files.path.parents[1], recorded_config.entry), files.plan().data_digest
+    seeds = _seeds(files, [_figures_of(sibling, digest) for sibling in siblings])
+    return RecordedRun(source, parent or str(files), parent, files, recorded_config, seeds)
 
 
 def _from_store(config: Config, run_id: str, source: str) -> RecordedRun:
@@ -82,33 +74,35 @@ def _from_store(config: Config, run_id: str, source: str) -> RecordedRun:
     run, folder = store.run(run_id), None
     files = history.directory_of(config, run, source)
     if files is None or not files.exists:
-        folder = tempfile.TemporaryDirectory(prefix="mxscale-rerun-")
-        files = RunDir(folder.name)
         if run.status != FINISHED:
             raise ConfigError(_unfinished(source, run.status))
+        folder = tempfile.TemporaryDirectory(prefix="mxscale-rerun-")
+        files = RunDir(folder.name)
         store.fetch(run_id, FILES, files.path)
-    parent = run_id if config.tracking.enabled else None
-    recorded = RecordedRun(source, run_id, parent, files, _checked(files, source), folder=folder)
+    recorded_config, parent = _checked(files, source), run_id if config.tracking.enabled else None
     others = store.finished_beside(run_id, files.plan().data_digest)
-    recorded.seeds = _seeds(recorded, [(other.current, other.metrics) for other in others])
-    return recorded
+    seeds = _seeds(files, [(other.current, other.metrics) for other in others])
+    return RecordedRun(source, run_id, parent, files, recorded_config, seeds, folder)
 
 
 def _checked(files: RunDir, source: str) -> Config:
     """Return the recorded config. Raises ConfigError unless the record is a finished run of this version."""
-    state = files.state
-    if files.exists and state != FINISHED:
-        raise ConfigError(_unfinished(source, state or "no status"))
+    if files.exists and files.state != FINISHED:
+        raise ConfigError(_unfinished(source, files.state or "no status"))
     missing = [name for name in FILES if not (files.path / name).is_file()]
     if missing:
         raise ConfigError(f"{source}: its record lacks {', '.join(missing)}, which a rerun needs")
     try:
         config, plan = files.requested_config(), files.plan()
-        files.price(), files.figures, files.history()  # damage is found before the rerun begins
-        missing = [key for key in ("sizes", "threads", "device", "data_digest") if getattr(plan, key) is None]
+        (
+            files.price(),
+            files.figures,
+            files.history(),
+            files.read("environment.json"),
+        )  # damage is found now
     except ConfigError as error:
         raise ConfigError(f"{source}: its record is damaged, or of another version of mxscale: {error}") from None
-    missing += [name for name in ("price.json", "environment.json") if not files.read(name)]
+    missing = [key for key in ("sizes", "threads", "device", "data_digest") if getattr(plan, key) is None]
     if missing:
         raise ConfigError(f"{source}: its record is of another version of mxscale: no {', '.join(missing)}")
     return config
@@ -128,16 +122,16 @@ def _figures_of(run: RunDir, digest: str) -> Tuple[Dict[str, str], Dict[str, flo
     return {}, {}
 
 
-def _seeds(recorded: RecordedRun, others: Sequence[tuple]) -> List[Dict[str, float]]:
+def _seeds(files: RunDir, others: Sequence[Tuple[Dict[str, str], Dict[str, float]]]) -> List[Dict[str, float]]:
     """Return the figures of each other seed, from (params, metrics) of runs whose config is otherwise the same."""
-    wanted, own = _without_seed(payload.params(recorded.files)), str(recorded.config.seed)
-    found = {}
+    recorded = payload.params(files)
+    seeds = {}
     for params, metrics in others:
-        seed = params.get("seed")
         figures = {name: metrics[name] for name in verdict.FIGURES if name in metrics}
-        if figures and seed not in (None, own) and _without_seed(params) == wanted:
-            found[seed] = figures
-    return list(found.values())
+        is_other_seed = params.get("seed") not in (None, recorded["seed"])
+        if figures and is_other_seed and _without_seed(params) == _without_seed(recorded):
+            seeds[params["seed"]] = figures
+    return list(seeds.values())
 
 
 def _without_seed(params: Dict[str, str]) -> Dict[str, str]:
@@ -179,40 +173,34 @@ class Rerun(Hook):
         run, config, known = context.run, context.config, context.run.read(RERUN)
         if known is None:
             return
-        found = differences.between(RunDir(run.path / FOLDER), run)
-        new = [line for line in found if line not in known["differs"]]
-        run.write(RERUN, {**known, "differs": known["differs"] + new})
-        if found and config.rerun.strict:
-            raise ConfigError(f"rerun.strict=true: differs from the record of {known['of']}: {'; '.join(found)}")
-        lines = [f"rerun     of {known['of']}", f"expected  {_expected(config, plan, found)}"]
-        lines += [f"{'differs' if n == 0 else '':<9} {line}" for n, line in enumerate(found)]
+        differs = differences.between(RunDir(run.path / FOLDER), run)
+        run.write(RERUN, {**known, "differs": list(dict.fromkeys([*known["differs"], *differs]))})
+        if differs and config.rerun.strict:
+            raise ConfigError(f"rerun.strict=true: differs from the record of {known['of']}: {'; '.join(differs)}")
+        lines = [f"rerun     of {known['of']}", f"expected  {_expected(config, plan, differs)}"]
+        lines += [f"{'differs' if n == 0 else '':<9} {line}" for n, line in enumerate(differs)]
         echo("\n".join(lines))
 
-    def on_finished(self, run: RunDir, status: Status) -> Status:
-        """Add the verdict to the status, summary and rerun.json of a finished rerun."""
+    def on_finished(self, run: RunDir, status: Status) -> None:
+        """Add the verdict to rerun.json of a finished rerun."""
         known = run.read(RERUN)
         if known is None or status.state != FINISHED:
-            return status
+            return
         recorded = RunDir(run.path / FOLDER)
         splits = recorded.plan().splits
         images = {figure: splits[name].count if name in splits else 0 for figure, name in SPLITS.items()}
         judged = verdict.judge(_outcome(recorded), _outcome(run), known["seeds"], images)
-        result = {"of": known["of"], "verdict": judged.kind, "why": judged.why,
-                  "first_difference": judged.first_difference}  # fmt: skip
-        run.write(RERUN, {**known, **result})
-        status = replace(status, rerun=result)
-        run.write_status(status)
-        run.write_summary(replace(run.summary(), rerun=result))
-        return status
+        run.write(RERUN, {**known, "verdict": judged.kind, "why": judged.why,
+                          "first_difference": judged.first_difference})  # fmt: skip
 
 
-def _expected(config: Config, plan: Plan, found: List[str]) -> str:
+def _expected(config: Config, plan: Plan, differs: List[str]) -> str:
     backend, lost = config.comm.entry, unsaved(config.comm)
     if not backend.repeats(plan.sizes.ranks):
         return f"at best within the spread of the seeds ({backend.not_repeatable})"
     if lost:
         return f"at best within the spread of the seeds (may not be repeatable: {lost})"
-    if found:
+    if differs:
         return "within the spread of the seeds: equal weights need an equal environment"
     return "the same weights: nothing differs from the record"
 

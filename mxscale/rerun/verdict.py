@@ -46,11 +46,12 @@ def judge(first: Outcome, again: Outcome, seeds: Sequence[Dict[str, float]], ima
     compared = [name for name in FIGURES if name in first.figures and name in again.figures]
     figures = ", ".join(f"{name} {first.figures[name]:.2f} -> {again.figures[name]:.2f} %" for name in compared)
     reasons = [known, figures, _describe(differs)]
-    spreads = {}
-    for name in compared:
-        values = [known_seed[name] for known_seed in seeds if name in known_seed]
-        if len(values) >= OTHER_SEEDS:
-            spreads[name] = spread([first.figures[name], *values], 100 / images[name] if images.get(name) else 0.0)
+    values = {name: [seed[name] for seed in seeds if name in seed] for name in compared}
+    spreads = {
+        name: spread([first.figures[name], *values[name]], 100 / images[name] if images.get(name) else 0.0)
+        for name in compared
+        if len(values[name]) >= OTHER_SEEDS
+    }
     if not spreads:
         number = f"{len(seeds)} other seed{'s' * (len(seeds) != 1)} recorded, {OTHER_SEEDS} needed"
         return Verdict(DIFFERENT, _join([*reasons, f"the spread of the seeds is unknown ({number})"]), differs)

@@ -22,6 +22,7 @@ tracking.json lock        what MLflow has; the lock of the parent
 """
 
 import dataclasses
+import itertools
 import os
 import stat
 import sys
@@ -167,8 +168,9 @@ class RunDir:
     def requested_config(self) -> Config:
         """Return the configuration without the input that came with pretrained weights."""
         config, change = self.config(), self.plan().input
-        given = change.instead if change else {}
-        return dataclasses.replace(config, data=dataclasses.replace(config.data, **given))
+        return (
+            dataclasses.replace(config, data=dataclasses.replace(config.data, **change.instead)) if change else config
+        )
 
     def write_config(self, config: Config) -> None:
         values = to_dict(config)  # without the password of tracking.uri
@@ -185,24 +187,8 @@ class RunDir:
         return metrics_file.lines_from(self.path / name, offset)
 
     def history(self) -> List[Dict[str, Any]]:
-        """Return the valid lines by step: an attempt replaces earlier ones from its own first line on.
-
-        A resumed attempt repeats the steps after its checkpoint. At the step of its first line it replaces only the
-        metrics that it records itself: it may start with a validation that the previous attempt did not reach.
-        """
-        lines = list(self.lines())
-        first, newest = {}, {}
-        for line in lines:
-            attempt, step = line["attempt"], line["step"]
-            first[attempt] = min(step, first.get(attempt, step))
-            newest.update({(step, name): max(attempt, newest.get((step, name), 0)) for name in line["metrics"]})
-        valid = []
-        for line in lines:
-            attempt, step = line["attempt"], line["step"]
-            beyond = any(later > attempt and step > start for later, start in first.items())
-            if not beyond and not any(newest[step, name] > attempt for name in line["metrics"]):
-                valid.append(line)
-        return sorted(valid, key=lambda line: (line["step"], line["time_ms"]))
+        """Return the lines of metrics.jsonl by step, without those that a later attempt replaced."""
+        return metrics_file.valid(list(self.lines()))
 
     def status(self) -> Optional[Status]:
         """Return the status; None before the first attempt. Raises ConfigError if status.json is damaged."""
@@ -274,41 +260,40 @@ def create(config: Config, now: Optional[float] = None) -> RunDir:
         (run.path / "ranks").mkdir()
         run.write_config(config)
     except OSError as error:
-        raise unwritable(config, error) from None
+        raise unwritable(config.runs, error) from None
     return run
 
 
 def new_folder(config: Config, kind: str, now: Optional[float] = None) -> Path:
     """Create the folder runs/<kind>/<date>_<time>_<name>. Raises ConfigError if it cannot be created."""
     stamp = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now))
-    base = Path(config.runs) / kind
-    for suffix in [""] + [f"-{n}" for n in range(2, 1000)]:
-        path = base / f"{stamp}_{config.name}{suffix}"
+    path = Path(config.runs) / kind / f"{stamp}_{config.name}"
+    for number in itertools.count(2):
         try:
             path.mkdir(parents=True)
-        except FileExistsError:
-            if path.is_dir():
-                continue
-            raise ConfigError(f"runs={config.runs}: {path} is in the way of the run directory") from None
+            return path
+        except FileExistsError as error:
+            if not path.is_dir():
+                where = f"runs={config.runs}: {error.filename} is in the way of the run directory"
+                raise ConfigError(where) from None
+            path = path.with_name(f"{stamp}_{config.name}-{number}")
         except OSError as error:
-            raise unwritable(config, error) from None
-        return path
-    raise ConfigError(f"runs={config.runs}: no free name for {stamp}_{config.name}")
+            raise unwritable(config.runs, error) from None
 
 
-def unwritable(config: Config, error: OSError) -> ConfigError:
+def unwritable(runs: str, error: OSError) -> ConfigError:
     """Return the error for a run directory that cannot be written."""
-    where = f"runs={config.runs}: can't write a run directory there ({error.strerror})"
-    return ConfigError(f"{where}; make room, or set runs=DIR")
+    why = f"can't write a run directory there ({error.strerror})"
+    return ConfigError(f"runs={runs}: {why}; make room, or set runs=DIR")
 
 
 def runs_of(root, *entries: str) -> List[RunDir]:
     """Return the run directories of the entries, newest first, without those with a damaged status or best.json."""
-    found = []
-    for path in (path.parent for entry in entries for path in (Path(root) / entry).glob("*/config.yaml")):
+    dated = []
+    for folder in (file.parent for entry in entries for file in Path(root, entry).glob("*/config.yaml")):
         with suppress(FileNotFoundError):  # removed meanwhile
-            found.append((path.stat().st_mtime_ns, path.name, path))
-    return [run for run in (RunDir(path) for *_, path in sorted(found, reverse=True)) if _is_readable(run)]
+            dated.append((folder.stat().st_mtime_ns, folder))
+    return [run for run in (RunDir(folder) for _, folder in sorted(dated, reverse=True)) if _is_readable(run)]
 
 
 def _is_readable(run: RunDir) -> bool:
@@ -320,9 +305,9 @@ def _is_readable(run: RunDir) -> bool:
         return False
 
 
-def latest_trained(root, asked: str = "model.pretrained=latest", entries: Sequence[str] = ("train",)) -> RunDir:
-    """Return the newest finished run of these entries with a best checkpoint. Raises ConfigError naming `asked`."""
+def latest_trained(root, setting: str = "model.pretrained=latest", entries: Sequence[str] = ("train",)) -> RunDir:
+    """Return the newest finished run of these entries with a best checkpoint. Raises ConfigError naming `setting`."""
     for run in runs_of(root, *entries):
         if run.state == FINISHED and run.read("best.json"):
             return run
-    raise ConfigError(f"{asked}: no finished training run under {root}/{' or '.join(entries)}; run train.py first")
+    raise ConfigError(f"{setting}: no finished training run under {root}/{' or '.join(entries)}; run train.py first")

@@ -7,7 +7,7 @@ import shutil
 import stat
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Set
+from typing import Callable, Dict, Optional, Set
 
 from mxscale.config.schema import Config
 from mxscale.rundir import directory, json_record
@@ -75,19 +75,23 @@ def undone_if_refused(run: RunDir, config: Config, new: bool):
     try:
         yield
     except (ConfigError, RunFailed, OSError) as error:
-        if new:
-            discard(run)
-            if isinstance(error, OSError) and error.errno in DISK_ERRORS:
-                raise directory.unwritable(config, error) from None
-        else:
-            for path in _records(run) - before.keys():
-                path.unlink()
-            for path, content in before.items():
-                with replacing(path) as made:
-                    Path(made).write_bytes(content)
-            if alive:  # when a killed attempt ended, up to which it is billed
-                os.utime(run.alive_file, ns=(alive.st_atime_ns, alive.st_mtime_ns))
+        if not new:
+            _restore(run, before, alive)
+            raise
+        discard(run)
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            raise directory.unwritable(config.runs, error) from None
         raise
+
+
+def _restore(run: RunDir, before: Dict[Path, bytes], alive: Optional[os.stat_result]) -> None:
+    for path in _records(run) - before.keys():
+        path.unlink()
+    for path, content in before.items():
+        with replacing(path) as new:
+            Path(new).write_bytes(content)
+    if alive:  # when a killed attempt ended, up to which it is billed
+        os.utime(run.alive_file, ns=(alive.st_atime_ns, alive.st_mtime_ns))
 
 
 def _records(run: RunDir) -> Set[Path]:
@@ -96,23 +100,24 @@ def _records(run: RunDir) -> Set[Path]:
 
 
 FOLDERS = ("ranks", "checkpoints", "probe", "rerun", "home")
+FILES = ("*.yaml", "*.json", "*.jsonl", "lock", "alive", "stop", "ranks/*")
 
 
 def check_kinds(run: RunDir) -> None:
     """Raise ConfigError if something else lies where a file or a folder of the run is written or read."""
-    folders = [*(run.path / name for name in FOLDERS), *run.path.glob("checkpoints/[0-9]*")]
-    names = ("*.yaml", "*.json", "*.jsonl", "lock", "alive", "stop", "ranks/*")
-    files = [path for name in names for path in run.path.glob(name)]
-    for path, kind, test in [
-        *((f, "folder", stat.S_ISDIR) for f in folders),
-        *((f, "file", stat.S_ISREG) for f in files),
-    ]:
-        try:
-            if not test(path.stat().st_mode):
-                raise ConfigError(f"{path} is damaged: not a {kind}; remove it")
-        except OSError as error:
-            if path.is_symlink() or not isinstance(error, FileNotFoundError):
-                raise ConfigError(f"{path} is damaged: {error.strerror}") from None
+    for path in [*(run.path / name for name in FOLDERS), *run.path.glob("checkpoints/[0-9]*")]:
+        _check_kind(path, stat.S_ISDIR, "folder")
+    for path in (path for pattern in FILES for path in run.path.glob(pattern)):
+        _check_kind(path, stat.S_ISREG, "file")
+
+
+def _check_kind(path: Path, is_kind: Callable[[int], bool], kind: str) -> None:
+    try:
+        if not is_kind(path.stat().st_mode):
+            raise ConfigError(f"{path} is damaged: not a {kind}; remove it")
+    except OSError as error:
+        if path.is_symlink() or not isinstance(error, FileNotFoundError):
+            raise ConfigError(f"{path} is damaged: {error.strerror}") from None
 
 
 def discard(run: RunDir) -> None:

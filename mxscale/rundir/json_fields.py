@@ -34,6 +34,8 @@ FIELDS: Dict[str, Dict[str, Any]] = {
         "seeds": Tuple[Dict[str, float], ...],
         "asked": Dict[str, Tuple[Any, ...]],
         "differs": Tuple[str, ...],
+        "verdict": Optional[str],
+        "why": Optional[str],
     },
     "test-allreduce.json": {"nodes": int, "fit": {"alpha_s": Optional[float], "bytes_per_s": Optional[float]}},
     "cell.json": {"sweep": str, "number": int, "name": str},

@@ -3,7 +3,7 @@
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, TextIO, Tuple
+from typing import Any, Dict, Iterator, List, Optional, TextIO, Tuple
 
 from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import open_regular
@@ -34,6 +34,31 @@ def lines_from(path: Path, offset: int) -> Iterator[Tuple[Dict[str, Any], int]]:
             parsed = _parsed(piece.decode(errors="replace"))
             if parsed is not None:
                 yield parsed, offset
+
+
+def valid(lines: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """Return the lines by step, without those that a later attempt replaced.
+
+    A resumed attempt repeats the steps after its checkpoint: it replaces all lines of earlier attempts after the step
+    of its own first line. At that step it replaces only the metrics that it records itself, because it may start with
+    a validation that the attempt before did not reach.
+    """
+    first_steps: Dict[int, int] = {}  # attempt -> step of its first line
+    attempts: Dict[Tuple[int, str], int] = {}  # (step, metric) -> last attempt that recorded it
+    for line in lines:
+        attempt, step = line["attempt"], line["step"]
+        first_steps[attempt] = min(step, first_steps.get(attempt, step))
+        for name in line["metrics"]:
+            attempts[step, name] = max(attempt, attempts.get((step, name), attempt))
+
+    def is_replaced(line: Dict[str, Any]) -> bool:
+        attempt, step = line["attempt"], line["step"]
+        if any(later > attempt and step > first_step for later, first_step in first_steps.items()):
+            return True
+        return any(attempts[step, name] > attempt for name in line["metrics"])
+
+    kept = [line for line in lines if not is_replaced(line)]
+    return sorted(kept, key=lambda line: (line["step"], line["time_ms"]))
 
 
 def appended(path: Path) -> TextIO:

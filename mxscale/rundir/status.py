@@ -33,7 +33,6 @@ class Status:
     params_sha256: Optional[str] = None
     reason: Optional[str] = None  # of a stop, or why a finished training ended before its last step
     stamps: Dict[str, float] = field(default_factory=dict)  # of the last attempt's set-up
-    rerun: Optional[Dict[str, Any]] = None  # the verdict of a rerun
 
     def with_attempt(self, **changes) -> "Status":
         """Return the status with changed fields of the last attempt."""
@@ -65,4 +64,3 @@ class Summary:
     attempt: Optional[int] = None
     baseline: Optional[str] = None  # directory of the run that the scaling efficiency refers to
     cells: Optional[Dict[str, Any]] = None  # of a sweep
-    rerun: Optional[Dict[str, Any]] = None  # the verdict of a rerun

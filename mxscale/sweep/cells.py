@@ -1,4 +1,4 @@
-"""Identity, name and threads of a sweep's cells, from overrides and settings."""
+"""Identity, name and threads of a sweep's trials, from overrides and settings."""
 
 import copy
 import hashlib
@@ -21,7 +21,7 @@ def identity(typed: Sequence[str]) -> List[str]:
 
 
 def identifying(typed: Sequence[str]) -> List[str]:
-    """Return the overrides that identify a sweep, in the order of the command line, which numbers the cells."""
+    """Return the overrides that identify a sweep, in the order of the command line, which numbers the trials."""
     return [override for override in typed if top_of(override) not in OUTSIDE_IDENTITY]
 
 
@@ -37,7 +37,7 @@ def top_of(override: str) -> str:
 
 
 def key(values: dict, swept: Iterable[str] = ()) -> str:
-    """Return the SHA-256 of a cell's composed settings, without those that runs of one signature may differ in.
+    """Return the SHA-256 of a trial's composed settings, without those that runs of one signature may differ in.
 
     Unlike the signature it needs no data: paths represent their files, so that it is known before the preparation.
 
@@ -51,9 +51,9 @@ def key(values: dict, swept: Iterable[str] = ()) -> str:
 
 
 def swept(overrides: Sequence[str], keys: Mapping[str, str]) -> List[str]:
-    """Return the overrides of a cell whose keys the sweep varies, in the order of the command line."""
-    given: Dict[str, str] = {override.partition("=")[0].lstrip("+"): override for override in overrides}
-    return [redact(given[name]) for name in keys if name in given]
+    """Return the overrides of a trial whose keys the sweep varies, in the order of the command line."""
+    texts: Dict[str, str] = {override.partition("=")[0].lstrip("+"): override for override in overrides}
+    return [redact(texts[name]) for name in keys if name in texts]
 
 
 def name(overrides: Sequence[str]) -> str:
@@ -71,7 +71,7 @@ def name(overrides: Sequence[str]) -> str:
 
 
 def threads(config: Config, at_a_time: int, cores: int) -> int:
-    """Return the OMP threads per rank of concurrent cells: the cores divided among the ranks of all of them."""
+    """Return the OMP threads per rank of concurrent trials: the cores divided among the ranks of all of them."""
     if config.launch.threads:
         return config.launch.threads
     ranks = auto_ranks(config, 0, 0, cores) if config.launch.ranks == "auto" else config.launch.ranks

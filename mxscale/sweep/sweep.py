@@ -1,4 +1,4 @@
-"""A sweep: its start or resume, and its cells, each of which is a run. See rundir/sweep_directory.py for the files."""
+"""A sweep: its start or resume, and its trials, each of which is a run. See rundir/sweep_directory.py for the files."""
 
 import math
 import os
@@ -58,15 +58,15 @@ def begin(values: dict, typed: Sequence[str], facts: dict, stack: ExitStack) -> 
 
 def find(config: Config, command: List[str]) -> Optional[SweepDirectory]:
     """Return the newest sweep of this command line, if any."""
-    for found in map(lambda run: SweepDirectory(run.path), directory.runs_of(config.runs, FOLDER)):
-        facts = found.facts()
+    for run in directory.runs_of(config.runs, FOLDER):
+        facts = SweepDirectory(run.path).facts()
         if facts.get("command") == command and facts.get("entry") == config.entry:
-            return found
+            return SweepDirectory(run.path)
     return None
 
 
 class Cell(Hook):
-    """One cell of a sweep, in any process and on any machine."""
+    """One trial of a sweep, in any process and on any machine."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Cell(Hook):
         started: Optional[float],
         name: Optional[str] = None,
     ):
-        """Find the earlier record of the cell.
+        """Find the earlier record of the trial.
 
         Args:
             started: When its cost begins, in seconds since 1970; None: when this process started.
@@ -92,11 +92,11 @@ class Cell(Hook):
         self.at_a_time, self.objective = facts["at_a_time"], facts["objective"]
 
     def finished_before(self) -> bool:
-        """Return whether this cell has finished already; then record it as kept."""
+        """Return whether this trial has finished already; then record it as kept."""
         previous = self.previous
         if previous is None or previous.state != FINISHED or RunDir(previous.run).summary() is None:
             return False
-        if previous.attempt == self.record.attempt:  # a sweeper asks for the same cell twice: the record stays
+        if previous.attempt == self.record.attempt:  # a sweeper asks for the same trial twice: the record stays
             self.record = previous
         else:
             self.record.how, self.record.run = "kept", previous.run
@@ -105,7 +105,7 @@ class Cell(Hook):
         return True
 
     def settings(self, resumable: Sequence[str]) -> tuple:
-        """Return (values, overrides) for `settings.configure`: with the cell's name, threads and run to resume.
+        """Return (values, overrides) for `settings.configure`: with the trial's name, threads and run to resume.
 
         Args:
             resumable: The groups that a resume may change.
@@ -159,7 +159,7 @@ class Cell(Hook):
         self.sweep.write_cell(self.record)
 
     def result(self):
-        """Return the objectives for the sweeper; None if the cell did not finish."""
+        """Return the objectives for the sweeper; None if the trial did not finish."""
         finished = self.record.state == FINISHED and self.record.run
         return objective_values(RunDir(self.record.run).figures if finished else {}, self.objective)
 
@@ -168,7 +168,7 @@ class Cell(Hook):
         """In a process other than the sweep's: turn stop requests of the sweep into SIGTERM of this process.
 
         SIGUSR2, which submitit sends before a time limit, becomes SIGTERM too. Signals of a terminal are ignored:
-        between two cells they would end a process of joblib's pool, and joblib then kills all others with their ranks.
+        between two trials they would end a process of joblib's pool, and joblib then kills all others with their ranks.
         """
         if not self.sweep.in_other_process():
             yield

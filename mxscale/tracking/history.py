@@ -1,4 +1,4 @@
-"""Read recorded runs from an MLflow store or from run directories; write reports to a store.
+"""Read recorded runs from an MLflow store or from run directories; add results to a run of a store.
 
 Reading never creates or changes a store. MLflow itself would create a missing SQLite file, and migrate the tables of
 an older version.
@@ -7,7 +7,8 @@ an older version.
 import json
 import shlex
 import time
-from importlib.util import find_spec
+from collections import defaultdict
+from functools import wraps
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -19,10 +20,23 @@ from mxscale.util.errors import ConfigError, nearest
 from mxscale.util.redaction import redact_address
 
 PAGE = 200  # runs per request, with a few hundred params each
-PARENT = "mlflow.parentRunId"
-REPORT = "mxscale.report"  # tag of a run that holds reports of an experiment: its name
 
 Curve = List[Tuple[float, float]]  # (step, value)
+
+
+def one_line(method):
+    """Decorate a method of `Store`: an error of MLflow becomes a ConfigError of one line that names the store."""
+
+    @wraps(method)
+    def explained(self, *arguments, **options):
+        try:
+            return method(self, *arguments, **options)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{self.source}{self} can't be used ({store.why(error)}); set tracking.uri") from None
+
+    return explained
 
 
 class Store:
@@ -37,69 +51,77 @@ class Store:
         tracking, self.source = config.tracking, f"{source}: " if source else ""
         self.uri = payload.uri_of(run, tracking, tracking.uri) if run else uris.store_uri(tracking, config.runs)
         file = uris.sqlite_file(self.uri)
-        if file:
-            self._check_file(file)
-        self.client = self._request(lambda: store.open_store(self.uri, tracking.timeout_s))
+        if file and not file.is_file():
+            raise ConfigError(f"{self.source}{self}: no such file; set tracking.uri to the store of the runs")
+        if file and not store.versions_of(file):
+            raise ConfigError(f"{self.source}{self}: not an MLflow store")
+        self.client = self._opened(tracking.timeout_s)
+
+    @one_line
+    def _opened(self, timeout_s: float):
+        return store.open_store(self.uri, timeout_s)
 
     def __str__(self):
         return redact_address(self.uri)
 
+    @one_line
     def experiment(self, name: str) -> str:
         """Return the id of an experiment. Raises ConfigError, which suggests a name, if it does not exist."""
-        found = self._request(lambda: self.client.get_experiment_by_name(name))
-        if found is None:
-            names = [e.name for e in self._request(self.client.search_experiments)]
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment is None:
+            names = [other.name for other in self.client.search_experiments()]
             raise ConfigError(f"report.experiment={name}: {self} has no such experiment{nearest(name, names)}")
-        return found.experiment_id
+        return experiment.experiment_id
 
+    @one_line
     def runs(self, experiment_id: Optional[str] = None, having: str = "tags.signature != ''") -> List[Recorded]:
         """Return the training runs of one or all experiments; unlike sweeps and reports, they have a signature."""
-        ids = [experiment_id] if experiment_id else self._experiments()
-        found, token = [], None
+        ids = [experiment_id] if experiment_id else [one.experiment_id for one in self.client.search_experiments()]
+        runs, token = [], None
         while ids:
-            page = self._request(lambda at=token: self.client.search_runs(ids, having, max_results=PAGE, page_token=at))
-            found += map(recorded, page)
+            page = self.client.search_runs(ids, having, max_results=PAGE, page_token=token)
+            runs += map(recorded, page)
             token = page.token
             if not token:
                 break
-        return found
+        return runs
 
-    def _experiments(self) -> List[str]:
-        return [experiment.experiment_id for experiment in self._request(self.client.search_experiments)]
-
+    @one_line
     def run(self, run_id: str) -> Recorded:
         """Return a run by its MLflow id. Raises ConfigError if there is none."""
-        found = self._request(lambda: store.find_run(self.client, run_id))
-        if found is None:
+        run = store.or_none(self.client.get_run, run_id)
+        if run is None:
             raise ConfigError(
                 f"{self.source}{self} has no run {run_id}, and it is no run directory; an id is at the end of the "
                 "address of the run's page"
             )
-        return recorded(found)
+        return recorded(run)
 
+    @one_line
     def id_of(self, run: RunDir) -> str:
         """Return the id of a run directory in this store. Raises ConfigError if the store does not have the run."""
         run_id = sync_state.load(run, self.uri, "").run_id
-        if run_id is None or not self._request(lambda: store.exists(self.client, run_id)):
+        if run_id is None or not store.exists(self.client, run_id):
             sync = f"mxscale sync {shlex.quote(str(run))} tracking.uri={shlex.quote(str(self))}"
             raise ConfigError(f"{self.source}{self} does not have {run}; send it with: {sync}")
         return run_id
 
+    @one_line
     def finished_beside(self, run_id: str, data_digest: str) -> List[Recorded]:
         """Return the finished runs on the same data in the experiment of a run."""
-        experiment = self._request(lambda: self.client.get_run(run_id).info.experiment_id)
-        having = f"attributes.status = 'FINISHED' and tags.`data.digest` = '{data_digest}'"
-        return self.runs(experiment, having)
+        experiment = self.client.get_run(run_id).info.experiment_id
+        return self.runs(experiment, f"attributes.status = 'FINISHED' and tags.`data.digest` = '{data_digest}'")
 
+    @one_line
     def curves(self, run_id: str, metrics: Sequence[str]) -> Dict[str, Curve]:
         """Return (step, value) of each metric; the last value of a step that a resumed run repeated."""
-        found = {}
+        curves = {}
         for metric in metrics:
-            points = self._request(lambda key=metric: self.client.get_metric_history(run_id, key))
+            points = self.client.get_metric_history(run_id, metric)
             last = {point.step: point.value for point in sorted(points, key=lambda point: point.timestamp)}
             if last:
-                found[metric] = sorted(last.items())
-        return found
+                curves[metric] = sorted(last.items())
+        return curves
 
     def file(self, run_id: str, name: str) -> dict:
         """Return the content of a JSON artifact of a run; {} if it cannot be read from the artifact store."""
@@ -108,66 +130,30 @@ class Store:
         except Exception:
             return {}
 
+    @one_line
     def fetch(self, run_id: str, names: Sequence[str], folder: Path) -> None:
         """Download the named artifacts that exist to `folder`."""
-        existing = {file.path for file in self._request(lambda: self.client.list_artifacts(run_id))}
+        existing = {file.path for file in self.client.list_artifacts(run_id)}
         for name in names:
             if name in existing:
-                self._request(lambda name=name: self.client.download_artifacts(run_id, name, str(folder)))
+                self.client.download_artifacts(run_id, name, str(folder))
 
-    def keep(self, files: Sequence[Path], home: str, folder: str = "report") -> None:
-        """Upload files to the run `home`."""
+    @one_line
+    def keep(self, files: Sequence[Path], run_id: str, folder: str) -> None:
+        """Upload files to a run."""
         with store.exclusive(self.uri):
             for path in files:
-                self._request(lambda path=path: self.client.log_artifact(home, str(path), folder))
+                self.client.log_artifact(run_id, str(path), folder)
 
-    def log_metrics(self, home: str, metrics: Dict[str, float]) -> None:
-        """Add metrics to the run `home`; NaN, which is undefined, is left out."""
+    @one_line
+    def log_metrics(self, run_id: str, metrics: Dict[str, float]) -> None:
+        """Add metrics to a run; NaN, which is undefined, is left out."""
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
         known = [Metric(name, value, now, 0) for name, value in metrics.items() if value == value]
         with store.exclusive(self.uri):
-            self._request(lambda: self.client.log_batch(home, metrics=known))
-
-    def home(self, experiment_id: str, name: str, runs: Sequence[Recorded]) -> str:
-        """Return the id of the run that holds a report: the sweep of all `runs`, else a run of its own."""
-        # The parent of a rerun is no sweep
-        parents = {None if "rerun.of" in run.tags else run.tags.get(PARENT) for run in runs}
-        if len(parents) == 1 and None not in parents and not parents & {run.id for run in runs}:
-            (parent,) = parents
-            if self._request(lambda: store.exists(self.client, parent)):
-                return parent
-        quote = '"' if "'" in name else "'"
-        wanted = f"tags.`{REPORT}` = {quote}{name}{quote}"
-        found = self._request(lambda: self.client.search_runs([experiment_id], wanted))
-        if found:
-            return found[0].info.run_id
-        with store.exclusive(self.uri):
-            made = self._request(lambda: self.client.create_run(experiment_id, tags={REPORT: name}, run_name="report"))
-            self._request(lambda: self.client.set_terminated(made.info.run_id))
-        return made.info.run_id
-
-    def _request(self, call):
-        try:
-            return call()
-        except Exception as error:
-            raise ConfigError(f"{self.source}{self} can't be used ({store.why(error)}); set tracking.uri") from None
-
-    def _check_file(self, file: Path) -> None:
-        """Raise ConfigError for a SQLite file that this version of MLflow would create or migrate."""
-        if not file.is_file():
-            raise ConfigError(f"{self.source}{self}: no such file; set tracking.uri to the store of the runs")
-        if find_spec("alembic") is None:
-            raise ConfigError(f"{self.source}{self}: ranks' images have no SQLite client; set tracking.uri to a server")
-        found, here = store.tables_of(file), store.schema()
-        if not found:
-            raise ConfigError(f"{self.source}{self}: not an MLflow store")
-        if found != {here}:
-            raise ConfigError(
-                f"{self.source}{self}: written by another version of MLflow (schema {' '.join(sorted(found))}, "
-                f"expected {here}); if it is older, copy it and run: mlflow db upgrade {self}"
-            )
+            self.client.log_batch(run_id, metrics=known)
 
 
 def recorded(run) -> Recorded:
@@ -183,15 +169,15 @@ def find_run(config: Config, run_id: str, source: str) -> RunDir:
     Raises:
         ConfigError: It is not on this machine. The message starts with `source`.
     """
-    run = Store(config, source).run(run_id)
-    found = directory_of(config, run, source)
-    if found is None:
-        there = Path(run.tags["mxscale.dir"])
+    recorded_run = Store(config, source).run(run_id)
+    run = directory_of(config, recorded_run, source)
+    if run is None:
+        there = Path(recorded_run.tags["mxscale.dir"])
         raise ConfigError(
             f"{source}: its directory {there} is not here, and MLflow has no checkpoints; copy it to {config.runs}/"
             f"{'/'.join(there.parts[-2:])}, or name its params file"
         )
-    return found
+    return run
 
 
 def directory_of(config: Config, run: Recorded, source: str) -> Optional[RunDir]:
@@ -205,9 +191,9 @@ def directory_of(config: Config, run: Recorded, source: str) -> Optional[RunDir]
     there = Path(run.tags["mxscale.dir"])
     # In a container, and where `runs` is mounted elsewhere, the directory has another path
     for path in (there, Path(config.runs, *there.parts[-2:])):
-        found = RunDir(path)
-        if sync_state.identity(found) == run.tags.get("mxscale.run"):
-            return found
+        sent = sync_state.recorded(RunDir(path))
+        if sent and sent.id == run.tags.get("mxscale.run"):
+            return RunDir(path)
     return None
 
 
@@ -219,15 +205,18 @@ def of_directory(run: RunDir) -> Recorded:
     for line in run.history():
         metrics.update(line["metrics"])
     metrics.update(run.figures)
-    numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
-    return Recorded(str(run), run.path.name, status, payload.params(run), payload.tags(run), numbers)
+    known = {name: value for name, value in metrics.items() if value is not None}
+    return Recorded(str(run), run.path.name, status, payload.params(run), payload.tags(run), known)
 
 
 def curves_of(run: RunDir, metrics: Sequence[str]) -> Dict[str, Curve]:
-    history = run.history()
-    found = {name: [(line["step"], line["metrics"][name]) for line in history if name in line["metrics"]]
-             for name in metrics}  # fmt: skip
-    return {name: points for name, points in found.items() if points}
+    """Return (step, value) of each metric that a run directory has."""
+    curves = defaultdict(list)
+    for line in run.history():
+        for name in metrics:
+            if name in line["metrics"]:
+                curves[name].append((line["step"], line["metrics"][name]))
+    return dict(curves)
 
 
 def finished(run: Recorded, source: str) -> Recorded:

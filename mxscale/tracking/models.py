@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from mxscale.tracking import store as stores
-from mxscale.tracking.history import Store
+from mxscale.tracking.history import Store, one_line
 
 CHAMPION = "champion"  # alias of the best version
 METRIC = "best/val_top1"  # also the tag of a version
@@ -48,68 +48,56 @@ class Registered(NamedTuple):
 class Models(Store):
     """A store to which models are logged. Every failure is a ConfigError of one line."""
 
+    @one_line
     def logged(self, checkpoint: Checkpoint) -> Optional[str]:
         """Return the id of the model that was logged of a checkpoint; None if there is none."""
-        return self._request(lambda: self._logged(checkpoint))
-
-    def _logged(self, checkpoint: Checkpoint) -> Optional[str]:
         experiment = self.client.get_run(checkpoint.run_id).info.experiment_id
-        found = self.client.search_logged_models([experiment], f"tags.`{CHECKPOINT}` = '{checkpoint}'")
-        return next((model.model_id for model in found if model.status == "READY"), None)
+        models = self.client.search_logged_models([experiment], f"tags.`{CHECKPOINT}` = '{checkpoint}'")
+        return next((model.model_id for model in models if model.status == "READY"), None)
 
+    @one_line
     def log(self, checkpoint: Checkpoint, folder: Path) -> str:
         """Log the model in a folder as an output of the checkpoint's run; return its id."""
-        with stores.exclusive(self.uri):
-            return self._request(lambda: self._log(checkpoint, folder))
-
-    def _log(self, checkpoint: Checkpoint, folder: Path) -> str:
         from mlflow.entities import LoggedModelOutput
 
         run_id, tags = checkpoint.run_id, {CHECKPOINT: str(checkpoint)}
-        experiment = self.client.get_run(run_id).info.experiment_id
-        model = self.client.create_logged_model(experiment, NAME, run_id, tags, model_type="classifier")
-        self.client.log_model_artifacts(model.model_id, str(folder))
-        self.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
-        self.client.log_metric(run_id, METRIC, checkpoint.metric, model_id=model.model_id)
-        self.client.finalize_logged_model(model.model_id, "READY")
+        with stores.exclusive(self.uri):
+            experiment = self.client.get_run(run_id).info.experiment_id
+            model = self.client.create_logged_model(experiment, NAME, run_id, tags, model_type="classifier")
+            self.client.log_model_artifacts(model.model_id, str(folder))
+            self.client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+            self.client.log_metric(run_id, METRIC, checkpoint.metric, model_id=model.model_id)
+            self.client.finalize_logged_model(model.model_id, "READY")
         return model.model_id
 
+    @one_line
     def register(self, checkpoint: Checkpoint, name: str, model_id: str) -> Registered:
         """Make a logged model a version of `name`; it becomes the champion if no version has a metric as high."""
-        with stores.exclusive(self.uri):
-            return self._request(lambda: self._register(checkpoint, name, model_id))
-
-    def _register(self, checkpoint: Checkpoint, name: str, model_id: str) -> Registered:
         import mlflow
         from mlflow.exceptions import MlflowException
 
         mlflow.set_tracking_uri(self.uri)  # where models:/ID is looked up
-        try:
-            self.client.create_registered_model(name)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                raise
-        run_id, text = checkpoint.run_id, f"{checkpoint.metric:.6g}"
-        made = self.client.create_model_version(
-            name, f"models:/{model_id}", run_id, tags={METRIC: text}, model_id=model_id
-        )
-        before, metric = self.champion(name), float(text)  # rounded as the champion's is
-        if before is None or metric > before.champion_metric:
-            self.client.set_registered_model_alias(name, CHAMPION, made.version)
-            return Registered(str(made.version), str(made.version), metric)
-        return before._replace(version=str(made.version))
+        tags = {METRIC: f"{checkpoint.metric:.6g}"}
+        with stores.exclusive(self.uri):
+            try:
+                self.client.create_registered_model(name)
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+            made = self.client.create_model_version(
+                name, f"models:/{model_id}", checkpoint.run_id, tags=tags, model_id=model_id
+            )
+            champion, metric = self.champion(name), float(tags[METRIC])  # rounded as the champion's is
+            if champion is None or metric > champion.champion_metric:
+                self.client.set_registered_model_alias(name, CHAMPION, made.version)
+                return Registered(str(made.version), str(made.version), metric)
+        return champion._replace(version=str(made.version))
 
+    @one_line
     def champion(self, name: str) -> Optional[Registered]:
         """Return the version with the alias; None if there is none."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            found = self.client.get_model_version_by_alias(name, CHAMPION)
-        except MlflowException as error:
-            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                raise
-            return None
-        return Registered(str(found.version), str(found.version), float(found.tags.get(METRIC, "-inf")))
+        model = stores.or_none(self.client.get_model_version_by_alias, name, CHAMPION)
+        return model and Registered(str(model.version), str(model.version), float(model.tags.get(METRIC, "-inf")))
 
 
 def save(folder: Path, contents: Contents, timeout_s: float) -> None:

@@ -10,19 +10,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from mxscale.config import schema as configs
 from mxscale.records import learning_curves
 from mxscale.records import summary as summaries
-from mxscale.rundir.directory import (
-    ALLREDUCE,
-    FAILED,
-    FINISHED,
-    KILLED,
-    METRICS,
-    PARAMS,
-    RERUN,
-    SYSTEM,
-    WARNINGS,
-    RunDir,
-)
-from mxscale.rundir.status import Status, Summary
+from mxscale.rundir.directory import ALLREDUCE, METRICS, PARAMS, RERUN, SYSTEM, WARNINGS, RunDir
+from mxscale.rundir.status import FAILED, FINISHED, KILLED, Status, Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import sqlite_file, store_uri
 from mxscale.util.redaction import redact
@@ -31,28 +20,13 @@ from mxscale.util.redaction import redact
 MAX_METRICS, MAX_PAIRS = 1000, 100  # per request
 MAX_PARAM, MAX_TAG, MAX_DIGEST = 6000, 8000, 36  # characters
 
+ENDED = (FINISHED, FAILED, KILLED)
 ALIVE_S = 20.0  # the parent touches `alive` every 5 s; ranks end themselves after this time without it
 ARTIFACTS = (
-    "config.yaml",
-    "environment.json",
-    "price.json",
-    "plan.json",
-    "summary.json",
-    "status.json",
-    METRICS,
-    SYSTEM,
-    learning_curves.FILE,
-    RERUN,
-    "diagnosis.json",
-    "find-lr.json",
-    "find-lr.png",
-    "test-io.json",
-    ALLREDUCE,
-    WARNINGS,
-    "sweep.json",  # this and the following: of a sweep
-    "table.csv",
-    "optimization_results.yaml",
-)
+    "config.yaml", "environment.json", "price.json", "plan.json", "summary.json", "status.json", METRICS, SYSTEM, RERUN,
+    WARNINGS, learning_curves.FILE, ALLREDUCE, "test-io.json", "diagnosis.json", "find-lr.json", "find-lr.png",
+    "sweep.json", "table.csv", "optimization_results.yaml",  # of a sweep
+)  # fmt: skip
 SIZES = {  # of plan.json
     "batch/per_device": "per_device_batch",
     "batch/global": "global_batch",
@@ -93,9 +67,9 @@ def params(run: RunDir) -> Dict[str, str]:
     values = configs.flatten(configs.to_dict(run.config()))
     if sizes := run.plan().sizes:
         values.update({name: getattr(sizes, key) for name, key in SIZES.items()})
-    for key, given in ((run.read("sweep.json") or {}).get("swept") or {}).items():  # cells differ in it
+    for key, swept_values in ((run.read("sweep.json") or {}).get("swept") or {}).items():  # trials differ in it
         values = {name: value for name, value in values.items() if name != key and not name.startswith(f"{key}.")}
-        values[key] = given
+        values[key] = swept_values
     return {key: redact(str(value))[:MAX_PARAM] for key, value in values.items()}
 
 
@@ -123,16 +97,25 @@ def tags(run: RunDir, run_id: Optional[str] = None) -> Dict[str, str]:
     values["mlflow.source.git.commit"] = values.get("git.commit")
     values["scaling.baseline"] = (run.summary() or Summary()).baseline
     values["warning"] = " ".join((run.read(WARNINGS) or {}).values()) or None
-    values.update(tags_of_rerun(run.read(RERUN) or {}))
-    cell = run.read("cell.json") or {}
-    if cell:
-        values.update({"sweep": Path(cell["sweep"]).name, "sweep.cell": cell["number"], "sweep.name": cell["name"]})
-        values["replay"] = cell.get("replay")
+    values.update(_relations(run))
     values["mlflow.note.content"] = description(run, run_id)
     values["params_sha256"] = (run.status() or Status()).params_sha256
     if run.checkpoints.is_dir():
         values["mxscale.checkpoints"] = str(run.checkpoints)
     return {key: _text(value)[:MAX_TAG] for key, value in values.items() if value is not None}
+
+
+def _relations(run: RunDir) -> Dict[str, Any]:
+    """Return the tags of a rerun, which refer to the first run, and those of a trial, which refer to its sweep."""
+    values = {}
+    if rerun := run.read(RERUN):
+        values = {f"rerun.{key}": rerun.get(key) for key in ("of", "verdict", "why")}
+        values["rerun.differs"] = "; ".join(rerun["differs"]) or None
+        values["mlflow.parentRunId"] = rerun.get("parent")
+    if trial := run.read("cell.json"):
+        values.update({"sweep": Path(trial["sweep"]).name, "sweep.cell": trial["number"], "sweep.name": trial["name"]})
+        values["replay"] = trial.get("replay")
+    return values
 
 
 def description(run: RunDir, run_id: Optional[str] = None) -> Optional[str]:
@@ -155,22 +138,11 @@ def run_name(run: RunDir, identity: str) -> str:
     plan = run.plan()
     if not plan.sizes:  # a sweep, or a measurement without training
         return run.path.name
-    config, cell = run.config(), run.read("cell.json") or {}
+    config, trial = run.config(), run.read("cell.json") or {}
     entry = config.entry if config.entry != "train" else None
     ranks = f"{plan.sizes.ranks} rank{'s' * (plan.sizes.ranks > 1)}"
-    parts = (entry, cell.get("name"), config.model.name, config.data.kind, ranks, identity[:4])
+    parts = (entry, trial.get("name"), config.model.name, config.data.kind, ranks, identity[:4])
     return " ".join(filter(None, parts))
-
-
-def tags_of_rerun(record: Dict[str, Any]) -> Dict[str, Optional[str]]:
-    """Return the tags of rerun.json: the parent run in MLflow, the differences and the verdict."""
-    return {
-        "mlflow.parentRunId": record.get("parent"),
-        "rerun.of": record.get("of"),
-        "rerun.differs": "; ".join(record.get("differs", [])) or None,
-        "rerun.verdict": record.get("verdict"),
-        "rerun.why": record.get("why"),
-    }
 
 
 def _text(value) -> str:
@@ -210,8 +182,7 @@ def batches(
 
 
 def _points(metrics: Dict[str, Any], time_ms: int, step: int) -> List[Point]:
-    numbers = {key: value for key, value in metrics.items() if isinstance(value, (int, float))}
-    return [(key, float(value), int(time_ms), int(step)) for key, value in numbers.items()]
+    return [(key, float(value), time_ms, step) for key, value in metrics.items() if value is not None]
 
 
 def summary(run: RunDir) -> List[Point]:
@@ -248,7 +219,7 @@ def ended_ms(run: RunDir) -> int:
 
 def is_running(run: RunDir) -> bool:
     """Return whether the parent process of the run lives."""
-    if _final_state(run):
+    if run.state in ENDED:
         return False
     try:
         return time.time() - run.alive_file.stat().st_mtime < ALIVE_S
@@ -258,9 +229,4 @@ def is_running(run: RunDir) -> bool:
 
 def end_state(run: RunDir) -> str:
     """Return FINISHED, FAILED or KILLED; a parent that recorded no end was killed."""
-    return _final_state(run) or KILLED
-
-
-def _final_state(run: RunDir) -> Optional[str]:
-    state = run.state
-    return state if state in (FINISHED, FAILED, KILLED) else None
+    return run.state if run.state in ENDED else KILLED

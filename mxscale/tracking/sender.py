@@ -76,10 +76,10 @@ class Sender:
         """
         import_mlflow(self.tracking.timeout_s)  # takes a second, so it happens outside of the locks
         with exclusive(self.uri), locked(self.run.path / ".tracking.lock", wait):
-            sent = sync_state.load(self.run, self.uri, self.tracking.experiment)
-            self._connect()
+            self.client = self.client or open_store(self.uri, self.tracking.timeout_s)
+            sent = self.sent()
             if not self.opened:
-                self._open(sent)
+                sent = self._open(sent)
             if not end:
                 self._set_running(sent)
             lines = self._send_lines(sent)
@@ -87,57 +87,47 @@ class Sender:
                 self._close(sent, end)
             return lines
 
-    def _connect(self) -> None:
-        if self.client is not None:
-            return
-        client = open_store(self.uri, self.tracking.timeout_s)
-        if uris.sqlite_file(self.uri):
-            client.get_experiment_by_name(self.tracking.experiment)  # creates its tables
-        self.client = client
-
-    def _open(self, sent: Sent) -> None:
+    def _open(self, sent: Sent) -> Sent:
+        """Create the MLflow run unless the store has it, and send what describes it; return what the store has."""
         if sent.run_id is None or not exists(self.client, sent.run_id):
-            other = sync_state.other_store(self.run, self.uri)
-            if other:
-                _report(f"tracking: {self.run} was in {other}, which is not updated any more")
-            sent.__dict__.update(Sent(sent.id, sent.uri, self.tracking.experiment).__dict__)  # nothing sent yet
-            sync_state.save(self.run, sent)  # its id is on disk before the run is created
-            sent.experiment_id = self._experiment()
-            sent.run_id = self._created(sent) or self._create(sent)
-            sync_state.save(self.run, sent)
+            sent = self._create(sent.id)
         self._describe(sent)
         self.opened = True
+        return sent
+
+    def _create(self, identity: str) -> Sent:
+        """Return the record of a new MLflow run, or of one that was created, but not recorded."""
+        sent, before = Sent(identity, redact_address(self.uri), self.tracking.experiment), sync_state.recorded(self.run)
+        if before and before.run_id and before.uri != sent.uri:
+            report(f"tracking: {self.run} was in {before.uri}, which is not updated any more")
+        sync_state.save(self.run, sent)  # its id is on disk before the run is created
+        sent.experiment_id = self._experiment()
+        created = self.client.search_runs([sent.experiment_id], f"tags.`mxscale.run` = '{identity}'")
+        if not created:
+            tags = {"mxscale.run": identity, "mxscale.dir": str(self.run)}
+            name, started_ms = payload.run_name(self.run, identity), payload.started_ms(self.run)
+            created = [self.client.create_run(sent.experiment_id, started_ms, tags, name)]
+        sent.run_id = created[0].info.run_id
+        sync_state.save(self.run, sent)
+        return sent
 
     def _experiment(self) -> str:
+        """Return the id of the experiment, which is created if it does not exist, and gets the view if it has none."""
         from mlflow.exceptions import MlflowException
 
         name = self.tracking.experiment
-        found = self.client.get_experiment_by_name(name)
-        if found is None:
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment is None:
             try:
                 artifacts = uris.artifact_root(self.uri, payload.runs_root(self.run))
                 return self.client.create_experiment(name, artifacts, tags={**TRAINING, **experiment_view.tag()})
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
-            found = self.client.get_experiment_by_name(name)  # another process was faster
-        if experiment_view.TAG not in found.tags:
-            self.client.set_experiment_tag(found.experiment_id, *experiment_view.tag().popitem())
-        return found.experiment_id
-
-    def _created(self, sent: Sent) -> Optional[str]:
-        """Return the id of the run if it was created, but not recorded."""
-        existing = self.client.search_runs([sent.experiment_id], f"tags.`mxscale.run` = '{sent.id}'")
-        return existing[0].info.run_id if existing else None
-
-    def _create(self, sent: Sent) -> str:
-        created = self.client.create_run(
-            sent.experiment_id,
-            start_time=payload.started_ms(self.run),
-            tags={"mxscale.run": sent.id, "mxscale.dir": str(self.run)},
-            run_name=payload.run_name(self.run, sent.id),
-        )
-        return created.info.run_id
+            experiment = self.client.get_experiment_by_name(name)  # another process was faster
+        if experiment_view.TAG not in experiment.tags:
+            self.client.set_experiment_tag(experiment.experiment_id, *experiment_view.tag().popitem())
+        return experiment.experiment_id
 
     def _describe(self, sent: Sent) -> None:
         """Send the params, tags and data set that the store lacks.
@@ -150,9 +140,8 @@ class Sender:
         known = self.client.get_run(sent.run_id).data
         params, tags = payload.params(self.run), payload.tags(self.run, sent.run_id)
         first = payload.first_params(self.run, params)
-        above = sweep_of(self.run)
-        if above:
-            tags["mlflow.parentRunId"] = self._parent(above)
+        if sweep := sweep_of(self.run):
+            tags["mlflow.parentRunId"] = self._parent(sweep)
         for key, value in params.items():
             if known.params.get(key, first[key]) != value or f"resumed.{key}" in known.tags:
                 tags[f"resumed.{key}"] = value
@@ -164,15 +153,13 @@ class Sender:
             self.client.log_batch(sent.run_id, tags=part, synchronous=True)
         self._log_dataset(sent)
 
-    def _parent(self, above: SweepDirectory) -> str:
-        """Return the MLflow id of the sweep of this cell; the first cell creates its run."""
-        parent = Sender(above, self.uri, self.tracking)
+    def _parent(self, sweep: SweepDirectory) -> str:
+        """Return the MLflow id of the sweep of this trial; the first trial creates its run."""
+        parent = Sender(sweep, self.uri, self.tracking)
         parent.client = self.client
-        with locked(above.path / ".tracking.lock"):
-            sent = sync_state.load(above, self.uri, self.tracking.experiment)
-            if sent.run_id is None or not exists(self.client, sent.run_id):
-                parent._open(sent)
-            if payload.is_running(above):
+        with locked(sweep.path / ".tracking.lock"):
+            sent = parent._open(parent.sent())
+            if payload.is_running(sweep):
                 parent._set_running(sent)
             return sent.run_id
 
@@ -233,7 +220,7 @@ def _parts(items: list, size: int):
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _report(line: str) -> None:
+def report(line: str) -> None:
     """Print a line for the user. Not by logging: Hydra's settings of the verbs silence all loggers."""
     with contextlib.suppress(OSError):  # a closed terminal
         print(shown(line), file=sys.stderr, flush=True)

@@ -65,8 +65,12 @@ def open_store(uri: str, timeout_s: float):
     """Return a client of a store. Raises any error of MLflow; an older SQLite file is refused, not migrated."""
     mlflow = import_mlflow(timeout_s)
     file = sqlite_file(uri)
-    if file and file.is_file() and tables_of(file) not in (set(), {schema()}):
-        raise mlflow.MlflowException(f"out-of-date database schema: {file}")
+    versions = versions_of(file) if file and file.is_file() else set()
+    if versions and versions != {schema()}:
+        raise mlflow.MlflowException(
+            f"written by another version of MLflow (schema {' '.join(sorted(versions))}, expected {schema()}; if it is "
+            "older, copy it and run mlflow db upgrade)"
+        )
     return mlflow.MlflowClient(uri)
 
 
@@ -86,7 +90,7 @@ def exclusive(uri: str):
         yield
 
 
-def tables_of(file: Path) -> Set[str]:
+def versions_of(file: Path) -> Set[str]:
     """Return the schema versions in a SQLite file; empty if it is no MLflow store."""
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as base:
@@ -103,24 +107,29 @@ def schema() -> str:
     return ScriptDirectory(str(package / "store" / "db_migrations")).get_current_head()
 
 
-def find_run(client, run_id: str):
-    """Return a run by its MLflow id; None if the store has no such run. Raises any other error of MLflow."""
+def or_none(request, *arguments):
+    """Return the answer to a request; None if the store lacks what it names. Raises any other error of MLflow."""
+    from mlflow.exceptions import MlflowException
+
     try:
-        return client.get_run(run_id)
-    except Exception as error:
-        if getattr(error, "error_code", None) in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+        return request(*arguments)
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             return None
         raise
 
 
 def exists(client, run_id: str) -> bool:
     """Return whether the store has the run and it is not marked as deleted."""
-    run = find_run(client, run_id)
+    run = or_none(client.get_run, run_id)
     return run is not None and run.info.lifecycle_stage == "active"
 
 
 CAUSES = (
-    (r"got unsupported uri 'sqlite", "this MLflow client has no SQLite: set a server as tracking.uri"),
+    (
+        r"unsupported uri 'sqlite|named 'alembic'",
+        "this MLflow client has no SQLite: set a server as tracking.uri",
+    ),
     (r"connection refused", "connection refused"),
     (r"timed out|timeout", "no answer in time"),
     (r"name or service not known|failed to resolve|name resolution|nodename nor servname", "unknown host"),

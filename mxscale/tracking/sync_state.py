@@ -9,7 +9,7 @@ import shlex
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Optional
 
 from mxscale.environment.description import ROOT
 from mxscale.rundir import json_record
@@ -36,66 +36,49 @@ class Sent:
     bytes_sent: int = 0  # of metrics.jsonl
     system_bytes_sent: int = 0  # of system.jsonl
     status: Optional[str] = None  # in MLflow
+    dir: Optional[str] = None  # of the run; a copy of it is another run
+
+
+def recorded(run: RunDir) -> Optional[Sent]:
+    """Return the record; None if it is missing or damaged, or in a copy of a run directory that still exists."""
+    try:
+        sent = json_record.load(run.path / STATE_FILE, Sent)
+    except ConfigError:
+        return None
+    copied = sent and sent.dir not in (None, str(run)) and (Path(sent.dir) / STATE_FILE).exists()
+    return None if copied else sent
 
 
 def load(run: RunDir, uri: str, experiment: str) -> Sent:
     """Return what the store at `uri` has of the run."""
-    file = _state(run)
-    if file.get("uri") == redact_address(uri):
-        return json_record.typed(file, Sent)
-    return Sent(file.get("id") or uuid.uuid4().hex, redact_address(uri), experiment)
-
-
-def other_store(run: RunDir, uri: str) -> Optional[str]:
-    """Return the address of the store that has the run, if it is not the one at `uri`; None otherwise."""
-    file = _state(run)
-    return file["uri"] if file.get("run_id") and file["uri"] != redact_address(uri) else None
+    sent = recorded(run)
+    if sent and sent.uri == redact_address(uri):
+        return sent
+    return Sent(sent.id if sent else uuid.uuid4().hex, redact_address(uri), experiment)
 
 
 def save(run: RunDir, sent: Sent) -> None:
     """Record what the store has. The caller holds the lock of the run."""
-    run.write(STATE_FILE, {"dir": str(run), **dataclasses.asdict(sent)})
-
-
-def identity(run: RunDir) -> Optional[str]:
-    """Return the unique id of the run; None if it was not sent, or its record is damaged."""
-    try:
-        return (run.read(STATE_FILE) or {}).get("id")
-    except ConfigError:
-        return None
-
-
-def _state(run: RunDir) -> Dict[str, Any]:
-    """Return tracking.json; {} if it is missing or damaged, or in a copy of a run directory that still exists."""
-    try:
-        file = run.read(STATE_FILE) or {}
-        if file:
-            json_record.typed(file, Sent)
-    except (ConfigError, TypeError):
-        return {}
-    original = file.get("dir")
-    if original and original != str(run) and (Path(original) / STATE_FILE).exists():
-        return {}
-    return file
+    run.write(STATE_FILE, {**dataclasses.asdict(sent), "dir": str(run)})
 
 
 def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
     """Return how to view the run in MLflow, by default in the recorded store."""
-    state = dataclasses.asdict(sent) if sent else _state(run)
-    if not state.get("run_id"):
+    sent = sent or recorded(run)
+    if not (sent and sent.run_id):
         return f"not in MLflow; send it with: mxscale sync {shlex.quote(str(run))}"
-    uri, page = state["uri"], f"#/experiments/{state['experiment_id']}/runs/{state['run_id']}?{TRAINING_SIDE}"
-    if uri.startswith("http"):
-        return _server(uri) + page
-    own = sqlite_file(uri) == ROOT / "runs" / "mlflow.db"  # the store that `make ui` shows
-    server = "make ui" if own else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
-    return f"{server}, then {_server(uri)}{page}"
+    page = f"{_server(sent.uri)}#/experiments/{sent.experiment_id}/runs/{sent.run_id}?{TRAINING_SIDE}"
+    if sent.uri.startswith("http"):
+        return page
+    is_default = sqlite_file(sent.uri) == ROOT / "runs" / "mlflow.db"  # the store that `make ui` shows
+    server = "make ui" if is_default else f"mlflow ui --backend-store-uri {shlex.quote(sent.uri)}"
+    return f"{server}, then {page}"
 
 
 def all_runs(run: RunDir) -> Optional[str]:
     """Return the address of all runs of the experiment, with their figures and charts; None if MLflow lacks the run."""
-    state = _state(run)
-    return _server(state["uri"]) + experiment_view.page(state["experiment_id"]) if state.get("run_id") else None
+    sent = recorded(run)
+    return _server(sent.uri) + experiment_view.page(sent.experiment_id) if sent and sent.run_id else None
 
 
 def _server(uri: str) -> str:
@@ -103,5 +86,6 @@ def _server(uri: str) -> str:
     if not uri.startswith("http"):
         return "http://127.0.0.1:5000/"
     # In a container the server has another name than on the host
-    own = uri == redact_address(os.environ.get("MLFLOW_TRACKING_URI", ""))
-    return (os.environ.get("MXSCALE_UI", uri) if own else uri).rstrip("/") + "/"
+    if uri == redact_address(os.environ.get("MLFLOW_TRACKING_URI", "")):
+        uri = os.environ.get("MXSCALE_UI", uri)
+    return uri.rstrip("/") + "/"

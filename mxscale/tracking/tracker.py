@@ -5,7 +5,6 @@ slow or unreachable server delays no training. `sync` sends what the thread coul
 """
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -16,7 +15,7 @@ from mxscale.records import learning_curves
 from mxscale.rundir.directory import DONE, FAILURE, RunDir
 from mxscale.tracking import payload
 from mxscale.tracking.payload import CostAt, no_cost
-from mxscale.tracking.sender import Sender
+from mxscale.tracking.sender import Sender, report
 from mxscale.tracking.store import why
 from mxscale.tracking.sync_state import view_hint
 from mxscale.tracking.uris import store_uri
@@ -26,8 +25,6 @@ POLL_S = 5.0  # between two reads of metrics.jsonl; one with new lines takes 30 
 RETRY_S = 1.0
 BACKOFF_S = (1.0, 5.0, 10.0, 20.0, 40.0, 60.0)  # after the 1st, 2nd, ... consecutive failure
 NICENESS = 10  # below the priority of the ranks
-
-log = logging.getLogger(__name__)
 
 
 class Mirror:
@@ -76,11 +73,11 @@ class Mirror:
         while not self._closing.is_set():
             failures = 0 if self._try() else failures + 1
             if failures == 2:  # reported once, after the retry
-                log.warning("tracking: %s: %s; training continues", redact_address(self.uri), self.reason)
+                report(f"tracking: {redact_address(self.uri)}: {self.reason}; training continues")
             self._closing.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1] if failures else POLL_S)
         problem = learning_curves.save(self.run)
         if problem:
-            log.warning("tracking: %s", problem)
+            report(f"tracking: {problem}")
         for _ in range(2):
             self._sent_all = self._try(payload.end_state(self.run))
             if self._sent_all or self._abandoned.wait(RETRY_S):

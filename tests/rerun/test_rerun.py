@@ -333,8 +333,7 @@ def test_resumed_rerun_from_mlflow_is_identical(cli):
     ended = cli("train", f"resume={run}", small=False)
     assert re.search("^  verdict +identical: the same weights to the last bit", ended.out, re.MULTILINE)
     assert ended.run.path == run.path
-    judged = ended.status["rerun"]
-    assert judged == run.read("summary.json")["rerun"]
+    judged = run.read("rerun.json")
     assert (judged["verdict"], judged["of"], judged["first_difference"]) == ("identical", run_id, None)
     assert run.read("price.json") == price
     assert run.read("environment.json")["tags"]["signature"] == signature
