@@ -274,7 +274,7 @@ def affordable_s(price: Price, bounds: Dict[str, float], before: Sequence[Usage]
     if round(hours, 9) < 0:
         return 0.0
     ran_s = sum(attempt.seconds for attempt in _starts(price, attempts)[-1])
-    hours += _billed_hours(price, ran_s)
+    hours += billed_hours(ran_s, price.billing, price.minimum_s)
     seconds = 3600 * math.floor(round(hours, 9)) if price.billing == "per_hour" else 3600 * hours
     return max(0.0, round(seconds - ran_s, 6))
 
@@ -296,16 +296,17 @@ def _node_hours(price: Price, start: List[Usage]) -> float:
     ends = accumulate(attempt.seconds for attempt in start)
     for seconds, attempt in reversed([*zip(ends, start)]):
         more = max(0, attempt.nodes - counted)  # nodes that no later attempt uses
-        hours += more * _billed_hours(price, seconds)
+        hours += more * billed_hours(seconds, price.billing, price.minimum_s)
         counted += more
     return hours
 
 
-def _billed_hours(price: Price, seconds: float) -> float:
-    if price.billing == "per_hour":
+def billed_hours(seconds: float, billing: str, minimum_s: float) -> float:
+    """Return the billed hours of one start of a node."""
+    if billing == "per_hour":
         # In milliseconds, so that a sum such as 3600.0000000001 s does not start a second hour
         return max(1, math.ceil(round(seconds, 3) / 3600))
-    return max(seconds, price.minimum_s) / 3600
+    return max(seconds, minimum_s) / 3600
 
 
 # ---------------------------------------------------------------- output

@@ -1,5 +1,6 @@
 """Machines to plan for: devices, links, price."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Callable, Mapping, Optional, Tuple
 
@@ -7,8 +8,7 @@ from mxscale.config import schema
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.cost import prices
 from mxscale.perfmodel import hardware, step_time
-from mxscale.perfmodel.scenarios import Machine
-from mxscale.perfmodel.step_time import Link
+from mxscale.perfmodel.step_time import FREE, Link
 from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError, nearest
 
@@ -16,13 +16,20 @@ GBIT = 1e9 / 8  # bytes/s
 
 
 @dataclass(frozen=True)
-class Node:
-    """A kind of machine, with descriptions of its links and price."""
+class Machine:
+    """A node of one kind: its devices, links and price. An unknown price is NaN."""
 
-    machine: Machine
-    gpu: Optional[str]  # None: no GPU, or an unknown one
-    links: str
-    price: str
+    name: str
+    gpus: int  # devices of a node
+    intra: Link  # between them, for a ring
+    intra_kvstore: Link  # between them, for a kvstore's sum
+    nic: Optional[Link]  # between nodes; None: unknown
+    nic_servers: Optional[Link]  # between nodes, for parameter servers, which do not use RDMA
+    usd_per_hour: float = float("nan")
+    eur_per_hour: float = float("nan")
+    gpu: Optional[str] = None  # None: no GPU, or an unknown one
+    links: str = ""  # described, as is the price
+    price: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class Given:
     links: Mapping[str, Link] = field(default_factory=dict)  # measured: intra, nic
 
 
-def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], given: Given = Given()) -> Node:
+def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], given: Given = Given()) -> Machine:
     """Return the machine that the settings name.
 
     Args:
@@ -63,18 +70,10 @@ def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], 
         nic, servers, between = measured, measured, "measured between nodes"
     price = price_of(replace(settings, nodes=1))
     name = settings.instance or settings.provider
-    money = (_money(price, currency) for currency in ("usd", "eur"))
-    machine = Machine(name, devices, ring, kvstore, nic, servers, *money)
+    money = [math.nan if value is None else value for value in map(price.per_hour, ("usd", "eur"))]
     of_devices = f"{devices} x {gpu or 'device'}, {inside}, " if gpu or devices > 1 else ""
-    return Node(machine, gpu, f"{name}: {of_devices}{between}", prices.describe(price))
-
-
-def _money(price: Price, currency: str) -> float:
-    value = price.per_hour(currency)
-    return float("nan") if value is None else value
-
-
-FREE = Link(0.0, float("inf"))
+    links = f"{name}: {of_devices}{between}"
+    return Machine(name, devices, ring, kvstore, nic, servers, *money, gpu, links, prices.describe(price))
 
 
 def inside_node(gpu: Optional[str], devices: int) -> Tuple[Link, Link, str]:
@@ -98,10 +97,6 @@ def between_nodes(gbps: float, rdma: bool) -> Tuple[Optional[Link], Optional[Lin
     if not gbps:
         return None, None, "link between nodes unknown"
     k = hardware.constants()
-    tcp, nic = (_plain(step_time.between_nodes(k, gbps * GBIT, fast)) for fast in (False, rdma))
+    tcp, nic = (Link(*map(float, step_time.between_nodes(k, gbps * GBIT, fast))) for fast in (False, rdma))
     how = "RDMA" if rdma else "TCP"
     return nic, tcp, f"{gbps:g} Gbit/s between nodes, {nic.bytes_per_s / GBIT:.3g} Gbit/s achieved by {how}"
-
-
-def _plain(link: Link) -> Link:
-    return Link(float(link.alpha_s), float(link.bytes_per_s))

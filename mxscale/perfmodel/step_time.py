@@ -12,7 +12,7 @@ parameter servers, arXiv:1512.01274.
 import functools
 import statistics
 from dataclasses import dataclass
-from typing import List, Mapping, Sequence, Tuple, Union
+from typing import List, Mapping, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -27,13 +27,15 @@ BACKWARD = 2 / 3
 ONE_BUCKET = ((1.0, 1.0),)
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """Latency and bandwidth of a link in one direction, as achieved by the exchange."""
 
     alpha_s: Numbers  # seconds per message
     bytes_per_s: Numbers
     shared: Union[bool, np.ndarray] = False  # by the devices of a node, such as a PCIe host bridge
+
+
+FREE = Link(0.0, np.inf)
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Job:
     accumulation: Numbers = 1  # batches of a device per step; gradients are complete in the last one
     nodes: Numbers = 1
     gpus_per_node: Numbers = 1
-    intra: Link = Link(0.0, np.inf)  # between the devices of a node
-    nic: Link = Link(0.0, np.inf)  # between nodes; shared by the devices of a node
+    intra: Link = FREE  # between the devices of a node
+    nic: Link = FREE  # between nodes; shared by the devices of a node
     comm: Union[str, np.ndarray] = RING  # RING | ALL_TO_ALL | SERVERS of config/backends.py
     bytes_each: Numbers = 4  # bytes of a gradient on the wire: 2 with fp16
     hierarchical: Union[bool, np.ndarray] = False  # horovod: sum inside the nodes first
@@ -137,7 +139,7 @@ def exchange(job: Job, size: Numbers) -> Numbers:
 
 def slowed(link: Link, messages: Numbers) -> Link:
     """Return the link with the latency of a bucket that is sent in several messages."""
-    return Link(np.multiply(messages, link.alpha_s), link.bytes_per_s, link.shared)
+    return link._replace(alpha_s=np.multiply(messages, link.alpha_s))
 
 
 def ring(ranks: Numbers, size: Numbers, link: Link) -> Numbers:

@@ -73,7 +73,7 @@ class Plan:
     deadline_hours: Optional[float] = setting(None, "recommend the cheapest plan within this time", unit="h", above=0)
     budget_usd: Optional[float] = setting(None, "recommend the fastest plan within this cost", unit="USD", above=0)
     budget_eur: Optional[float] = setting(None, "recommend the fastest plan within this cost", unit="EUR", above=0)
-    output: Optional[str] = setting(None, "folder for plan.csv, with every plan, and plan.png; null: RUNS/plan")
+    output: Optional[str] = setting(None, "folder for plan.csv, with every plan; null: RUNS/plan")
 
     def listed(self, key: str, default: Any) -> list:
         """Return the distinct values of a key, or [default] if it is null. Raises ConfigError."""

@@ -1,11 +1,23 @@
-"""The figure of plans: efficiency by devices, cost by hours."""
+"""Draws the plans of `mxscale plan`: efficiency by devices, cost by hours.
 
+    python tools/plan_figure.py FIGURE.png machine.instance=p3.16xlarge 'plan.nodes=[1,2,4,8]' plan.epochs=90
+
+The settings are those of `mxscale plan`. Only the figure is written.
+"""
+
+import sys
 from typing import List, Sequence, Tuple
 
 import numpy as np
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
+from mxscale.cli import main as cli
+from mxscale.config.schema import checked, from_dict
+from mxscale.config.validation import validate
+from mxscale.config.verbs.plan import PlanVerb
 from mxscale.perfmodel.scenarios import Plans
-from mxscale.planner import choice
+from mxscale.planner import choice, planning
 from mxscale.planner.choice import Bounds
 
 MOST_LINES = 8
@@ -114,3 +126,16 @@ def _money(plans: Plans, bounds: Bounds, chosen: Sequence[int], axis) -> None:
     if currency in limits:
         budget = f"budget {limits[currency]:g} {currency.upper()}"
         axis.axhline(limits[currency], color="#009E73", linestyle=":", label=budget)
+
+
+def main(path: str, *overrides: str) -> None:
+    with initialize_config_dir(str(cli.CONF.resolve()), version_base="1.3"):
+        values = OmegaConf.to_container(compose("plan", list(overrides)), resolve=True)
+    own = checked({name: values.pop(name) for name in cli.own_settings("plan")}, PlanVerb)
+    config = validate(from_dict(planning.without_data(values)))
+    result = planning.solve(config, own.plan)
+    draw(result.plans, result.bounds, list(result.answer.values()), config.model.name, path)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
