@@ -142,28 +142,35 @@ def owned_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> D
     return {"currency": machine.currency, "per_hour": per_hour, "as_of": date.isoformat(), "source": source}
 
 
+class UnknownSpotPrice(ConfigError):
+    """No table has a spot price of the machine on that date."""
+
+
 def listed_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
     """Return the newest price of the tables on or before `date`; a month counts from its last day.
 
     A row without a date is used only if machine.as_of is null and the machine has no dated row.
 
     Raises:
-        UnknownSpotPrice: machine.market is spot, and the instance has only prices on demand.
+        UnknownSpotPrice: machine.market is spot, and the instance has only prices on demand, or later ones.
         ConfigError: No price is selected.
     """
     history = own and own.with_name("spot.csv")  # imported by an earlier version, and preferred to the tables
     if machine.market == "spot" and history and history.exists():
         raise ConfigError(f"{history}: histories of spot prices are no longer read: remove it, {BY_HAND}")
-    table = price_table.read_all(own)
-    rows = [row for row in table if row["provider"] == machine.provider]
-    what = machine.provider
-    check_spot(machine, date, table)
-    for key in ("instance", "region", "market"):
-        rows = _rows_with(rows, key, getattr(machine, key), what, table)
-        what = getattr(machine, key) if key == "instance" else f"{what} {getattr(machine, key)}"
+    rows = [row for row in price_table.read_all(own) if row["provider"] == machine.provider]
+    known = {key: {row[key] for row in rows} for key in ("instance", "region", "market")}
+    rows = _rows_with(rows, "instance", machine.instance, machine.provider, known["instance"])
+    rows = _rows_with(rows, "region", machine.region, machine.instance, known["region"])
+    what = f"{machine.instance} {machine.region}"
+    if machine.market == "spot" and not any(row["market"] == "spot" and _started(row, date) for row in rows):
+        unknown = f"no price of {what} on {date} is known: import one (mxscale prices update=vms.csv)"
+        raise UnknownSpotPrice(f"machine.market=spot: {unknown}, {BY_HAND}")
+    rows = _rows_with(rows, "market", machine.market, what, known["market"])
+    what, note = f"{what} {machine.market}", None
     dated = [row for row in rows if parse_date(row["as_of"])]
     if dated:
-        row, note = _newest(dated, machine, date, what), None
+        row = _newest(dated, machine, date, what)
     elif machine.as_of is None:
         row, note = rows[0], f"{what} has no dated price; the price of an undated snapshot is used"
     else:
@@ -175,40 +182,32 @@ def listed_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> 
     return {"currency": "usd", "per_hour": per_hour, "as_of": row["as_of"], "source": row["source"], "note": note}
 
 
-class UnknownSpotPrice(ConfigError):
-    """No table has a spot price of the machine on that date."""
+def _started(row: Dict, date: datetime.date) -> bool:
+    """Return whether a price is of that date or before it; a price without a date is."""
+    return (parse_date(row["as_of"]) or date) <= date
 
 
-def check_spot(machine: Machine, date: datetime.date, table: List[Dict]) -> None:
-    """Raise UnknownSpotPrice for an instance and region with prices on demand alone, or with later ones."""
-    keys = ("provider", "instance", "region")
-    rows = [row for row in table if all(row[key] == getattr(machine, key) for key in keys)]
-    spots = [row for row in rows if row["market"] == "spot"]
-    past = [row for row in spots if not parse_date(row["as_of"]) or parse_date(row["as_of"]) <= date]
-    if machine.market == "spot" and rows and not past:
-        where = f"{machine.instance} {machine.region}"
-        known = f"no price of {where} on {date} is known: import one (mxscale prices update=vms.csv)"
-        raise UnknownSpotPrice(f"machine.market=spot: {known}, {BY_HAND}")
+def _rows_with(rows: List[Dict], key: str, value: Optional[str], what: str, known: set) -> List[Dict]:
+    """Return the rows with that value; otherwise raise ConfigError with all values, or for a misspelt one the nearest.
 
-
-def _rows_with(rows: List[Dict], key: str, value: Optional[str], what: str, table: List[Dict]) -> List[Dict]:
-    """Return the rows with that value; otherwise raise ConfigError with the nearest or all values."""
-    found = [row for row in rows if row[key] == value]
-    if found:
-        return found
+    Args:
+        known: Values of the provider's rows.
+    """
+    selected = [row for row in rows if row[key] == value]
+    if selected:
+        return selected
     names = sorted({row[key] for row in rows})
     listed = ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if names[MAX_LISTED:] else "")
     available = f"{what} has prices for {listed} ({BY_HAND})"
     if value is None:
         raise ConfigError(f"machine.{key} is missing: {available}")
-    # A valid region without a row of this instance is not a misspelling
-    if value in {row[key] for row in table} | set(RULES[f"machine.{key}"].choices):
+    if value in known | set(RULES[f"machine.{key}"].choices):
         raise ConfigError(f"machine.{key}={value}: {available}")
     raise ConfigError(f"machine.{key}={value}{nearest(value, names, f'machine.{key}=')} ({BY_HAND})")
 
 
 def _newest(rows: List[Dict], machine: Machine, date: datetime.date, what: str) -> Dict:
-    past = [row for row in rows if parse_date(row["as_of"]) <= date]
+    past = [row for row in rows if _started(row, date)]
     if past:
         return max(reversed(past), key=lambda row: parse_date(row["as_of"]))  # of equal dates the last one added
     dates = ", ".join(sorted({str(parse_date(row["as_of"])) for row in rows}))
