@@ -3,7 +3,7 @@
 import functools
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 from mxscale.util import csv_tables
 
@@ -66,20 +66,17 @@ def device(name: str) -> Optional[Dict[str, object]]:
     return next((known for known in devices().values() if known["pattern"].search(_cut(name))), None)
 
 
-def source(name: str, quantity: str) -> str:
-    """Return the source of a device's quantity; "" if the device or the quantity is unknown."""
-    rows = (row for row in _rows("device") if row["quantity"] == quantity)
-    return next((row["source"] for row in rows if re.search(row["pattern"], _cut(name))), "")
-
-
 def links() -> List[str]:
     """Return the names of all links in a node."""
     return ["pcie3", "pcie4", *(row["name"] for row in _rows("link"))]
 
 
 @functools.cache
-def link_bytes_per_s(name: str) -> float:
-    return next(float(row["value"]) for row in _rows("link") if row["name"] == name)
+def link_in_node(name: str) -> Tuple[float, float]:
+    """Return (nominal bytes/s, 0 for PCIe; rate of the PCIe generation, that of PCIe 3 being 1) of a link's name."""
+    if name.startswith("pcie"):
+        return 0.0, 2.0 if name == "pcie4" else 1.0
+    return next(float(row["value"]) for row in _rows("link") if row["name"] == name), 1.0
 
 
 def usual_link(gpu: str) -> str:

@@ -83,13 +83,10 @@ def inside_node(gpu: Optional[str], devices: int) -> Tuple[Link, Link, str]:
         return FREE, FREE, "one device"
     name = hardware.usual_link(gpu or "")
     taken = "" if gpu and hardware.device(gpu) else " (default, the link is unknown)"
-    if not name.startswith("pcie"):
-        link = Link(k["alpha_nvlink"], k["nvlink_share"] * hardware.link_bytes_per_s(name))
-        return link, link, f"{name} {link.bytes_per_s / 1e9:g} GB/s inside a node{taken}"
-    generation = 2 if name == "pcie4" else 1
-    ring = Link(k["alpha_pcie"], generation * k["ring_pcie"])
-    shared = Link(k["alpha_pcie"], generation * k["bridge"], True)
-    return ring, shared, f"{name} {ring.bytes_per_s / 1e9:g} GB/s inside a node{taken}"
+    ring, summed = (
+        Link(*map(float, step_time.inside_node(k, *hardware.link_in_node(name), kvstore))) for kvstore in (False, True)
+    )
+    return ring, summed, f"{name} {ring.bytes_per_s / 1e9:g} GB/s inside a node{taken}"
 
 
 def between_nodes(gbps: float, rdma: bool) -> Tuple[Optional[Link], Optional[Link], str]:

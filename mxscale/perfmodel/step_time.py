@@ -229,6 +229,23 @@ def between_nodes(constants: Mapping[str, float], wire: Numbers, rdma: Union[boo
     return Link(np.where(rdma, k["alpha_rdma"], k["alpha_tcp"]), np.where(rdma, by_rdma, by_tcp))
 
 
+def inside_node(constants: Mapping[str, float], wire: Numbers, generation: Numbers, kvstore, host=False) -> Link:
+    """Return the link that an exchange achieves between the devices of a node.
+
+    Args:
+        constants: Those of hardware.csv.
+        wire: Nominal bytes/s of NVLink or a similar link; 0: PCIe.
+        generation: Rate of the PCIe generation, that of PCIe 3 being 1.
+        kvstore: A kvstore sums in one process, over a host bridge that the devices share; otherwise a ring.
+        host: It sums in the host's memory.
+    """
+    k, linked = constants, np.greater(wire, 0)
+    shared = np.logical_and(kvstore, host | ~linked)
+    pcie = np.where(shared, np.where(host, k["host"], k["bridge"]), k["ring_pcie"]) * generation
+    rate = np.where(shared | ~linked, pcie, np.multiply(k["nvlink_share"], wire))
+    return Link(np.where(linked, k["alpha_nvlink"], k["alpha_pcie"]), rate, shared)
+
+
 def calibrate(points: Sequence[Tuple[float, float]], ranks: int) -> Link:
     """Fit a link to measured all-reduces, by least squares of the relative errors.
 

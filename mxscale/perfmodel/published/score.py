@@ -8,7 +8,7 @@ from mxscale.perfmodel import hardware
 from mxscale.perfmodel.published import jobs
 from mxscale.perfmodel.published import rows as published
 from mxscale.perfmodel.published.jobs import Constants, Jobs
-from mxscale.perfmodel.published.rows import Point, grouped
+from mxscale.perfmodel.published.rows import SAME, Point, grouped
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
@@ -51,15 +51,7 @@ def predict(pairs: Pairs, constants: Optional[Constants] = None) -> List[Dict]:
 
 def _row(base: Point, point: Point, predicted: float, linear: float) -> Dict:
     return {
-        "line": point.line,
-        "source": point.source,
-        "framework": point.framework,
-        "model": point.model,
-        "gpu": point.gpu,
-        "comm": point.comm,
-        "precision": point.precision,
-        "nodes": point.nodes,
-        "devices": point.devices,
+        **{name: getattr(point, name) for name in ("line", *SAME, "nodes", "devices")},
         "base_line": base.line,
         "base_devices": base.devices,
         "img_per_s": point.rate,
