@@ -150,11 +150,10 @@ def _number(where: str, row: Dict[str, str], key: str) -> Optional[float]:
 def pairs(points: List[Point]) -> Tuple[List[Tuple[Point, Point]], List[Skipped]]:
     """Return (base, row to predict) of all series, and the rows that are in no pair."""
     found, alone = {}, {}
-    for series, among in _series(points):
-        bases = {batch: _bases(_of_batch(among, batch)) for batch in {point.batch for point in series}}
+    for series, candidates in _series(points):
+        weak = _scales_weakly(candidates)
         for point in series:
-            smallest, several = bases[point.batch][_network(point)]
-            base = min(smallest, key=lambda other: _distance(other, point))
+            base, several = _base(point, candidates, weak)
             if _size(point) > _size(base):
                 found[point.line] = _filled(base, point)
             else:
@@ -162,6 +161,19 @@ def pairs(points: List[Point]) -> Tuple[List[Tuple[Point, Point]], List[Skipped]
                 alone[point.line] = Skipped(point.line, point.source, why)
     used = {point.line for pair in found.values() for point in pair}
     return [found[line] for line in sorted(found)], [alone[line] for line in sorted(alone) if line not in used]
+
+
+def _base(point: Point, candidates: List[Point], weak: bool) -> Tuple[Point, bool]:
+    """Return the base of a row, and whether the series has rows of other sizes.
+
+    The base is the smallest of the rows on the same network. It has the same batch if the series scales weakly and the
+    batch was measured at several sizes.
+    """
+    alike = _same_batch(candidates, point.batch)
+    alike = alike if weak and _several_sizes(alike) else candidates
+    network = _network(point)
+    alike = [other for other in alike if network is None or _network(other) in (None, network)]
+    return min(alike, key=lambda other: (_size(other), _distance(other, point))), _several_sizes(alike)
 
 
 def _filled(base: Point, point: Point) -> Tuple[Point, Point]:
@@ -206,15 +218,10 @@ def _network(point: Point) -> Optional[float]:
     return point.network_gbps if point.nodes > 1 else None
 
 
-def _of_batch(points: List[Point], batch: Optional[float]) -> List[Point]:
-    """Return the rows of a batch (weak scaling), or all rows (strong scaling).
-
-    Scaling is strong if the batch, or that of the smallest size, was measured at one size only.
-    """
+def _scales_weakly(points: List[Point]) -> bool:
+    """Return whether a batch of the smallest size was measured at several sizes; otherwise scaling is strong."""
     least = min(map(_size, points))
-    base_scales = any(_several_sizes(_same_batch(points, point.batch)) for point in points if _size(point) == least)
-    own = _same_batch(points, batch)
-    return own if base_scales and _several_sizes(own) else points
+    return any(_several_sizes(_same_batch(points, point.batch)) for point in points if _size(point) == least)
 
 
 def _same_batch(points: List[Point], batch: Optional[float]) -> List[Point]:
@@ -224,17 +231,6 @@ def _same_batch(points: List[Point], batch: Optional[float]) -> List[Point]:
 
 def _several_sizes(points: List[Point]) -> bool:
     return len({_size(point) for point in points}) > 1
-
-
-def _bases(points: List[Point]) -> Dict[Optional[float], Tuple[List[Point], bool]]:
-    """Return, by network, the smallest rows that were measured on it or match all, and whether larger ones exist."""
-    found = {}
-    for network in {_network(point) for point in points}:
-        on_it = [point for point in points if network is None or _network(point) in (None, network)]
-        least = min(_size(point) for point in on_it)
-        smallest = [point for point in on_it if _size(point) == least]
-        found[network] = smallest, len(smallest) < len(on_it)
-    return found
 
 
 def _distance(base: Point, point: Point) -> Tuple:
