@@ -21,7 +21,7 @@ def grid(nodes: int, batches: int) -> tuple:
     """(grid, task) of 2 instances x nodes x batches x 2 precisions x 2 compressions x 2 bufferings x 3 exchanges."""
     price = lambda machine: prices.freeze_price(machine, 0.0, date(2026, 1, 1))  # noqa: E731
     several = [
-        machines.node(Machine(provider="aws", instance=name, region="us-east-1"), price)
+        machines.node(Machine(provider="aws", instance=name, region="us-east-1"), price, {})
         for name in ("p3.16xlarge", "p3dn.24xlarge")
     ]
     sizes = [8 * (number + 1) for number in range(batches)]

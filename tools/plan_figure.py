@@ -18,7 +18,7 @@ from mxscale.config.validation import validate
 from mxscale.config.verbs.plan import PlanVerb
 from mxscale.perfmodel.scenarios import Plans
 from mxscale.planner import choice, planning
-from mxscale.planner.choice import Bounds
+from mxscale.planner.choice import Limits
 
 MOST_LINES = 8
 MOST_POINTS = 5000  # of cost against hours
@@ -27,11 +27,11 @@ MOST_POINTS = 5000  # of cost against hours
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 
 
-def draw(plans: Plans, bounds: Bounds, chosen: Sequence[int], title: str, path: str) -> None:
+def draw(plans: Plans, limits: Limits, chosen: Sequence[int], title: str, path: str) -> None:
     """Write the figure as PNG.
 
     Args:
-        bounds: Drawn as lines.
+        limits: Drawn as lines.
         chosen: Indices of the recommended plans.
 
     Raises:
@@ -51,7 +51,7 @@ def draw(plans: Plans, bounds: Bounds, chosen: Sequence[int], title: str, path: 
     left.set_xticks(ticks, [str(tick) for tick in ticks])
     left.minorticks_off()
     left.set(xlabel="devices", ylabel="% of linear scaling", title="scaling efficiency", ylim=(0, 105))
-    _money(plans, bounds, chosen, right)
+    _money(plans, limits, chosen, right)
     for axis in (left, right):
         axis.grid(alpha=0.3)
         if axis.get_legend_handles_labels()[0]:  # none: no plan has the figure
@@ -98,7 +98,7 @@ def _described(plans: Plans, name: str, place: int) -> str:
     return f"{name} {value}" if name in ("batch", "compression") else str(value)
 
 
-def _money(plans: Plans, bounds: Bounds, chosen: Sequence[int], axis) -> None:
+def _money(plans: Plans, limits: Limits, chosen: Sequence[int], axis) -> None:
     """Draw cost against hours on logarithmic axes, with the Pareto front."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -120,7 +120,6 @@ def _money(plans: Plans, bounds: Bounds, chosen: Sequence[int], axis) -> None:
         scale.set_major_locator(LogLocator(subs=(1, 2, 5)))
         scale.set_major_formatter("{x:,.10g}")
         scale.set_minor_formatter(NullFormatter())
-    limits = bounds.each()
     if "hours" in limits:
         axis.axvline(limits["hours"], color="#0072B2", linestyle=":", label=f"deadline {limits['hours']:g} h")
     if currency in limits:
@@ -134,7 +133,7 @@ def main(path: str, *overrides: str) -> None:
     own = checked({name: values.pop(name) for name in cli.own_settings("plan")}, PlanVerb)
     config = validate(from_dict(planning.without_data(values)))
     result = planning.solve(config, own.plan)
-    draw(result.plans, result.bounds, list(result.answer.values()), config.model.name, path)
+    draw(result.plans, result.limits, list(result.answer.values()), config.model.name, path)
 
 
 if __name__ == "__main__":

@@ -97,11 +97,6 @@ def instances() -> Dict[str, Dict[str, str]]:
     return {row["instance"]: row for row in csv_tables.read("instances")}
 
 
-def instance_gbps(name: str) -> Optional[float]:
-    """Return the Gbit/s of an instance's network; None if unknown."""
-    return float(instances().get(name, {}).get("nic_gbps") or 0) or None
-
-
 def _other(gpu: str, quantity: str) -> str:
     """Return the default of a device that the table does not list: a card, a server accelerator, or an unnamed one."""
     rows = (row for row in _rows("other") if row["quantity"] == quantity)

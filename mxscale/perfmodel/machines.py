@@ -1,7 +1,7 @@
 """Machines to plan for: devices, links, price."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Callable, Mapping, Optional, Tuple
 
 from mxscale.config import schema
@@ -32,48 +32,46 @@ class Machine:
     price: str = ""
 
 
-@dataclass(frozen=True)
-class Given:
-    """Values that override the tables."""
-
-    gpus: Optional[int] = None
-    nic_gbps: Optional[float] = None
-    rdma: Optional[bool] = None
-    links: Mapping[str, Link] = field(default_factory=dict)  # measured: intra, nic
-
-
-def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], given: Given = Given()) -> Machine:
-    """Return the machine that the settings name.
+def node(
+    settings: schema.Machine,
+    price_of: Callable[[schema.Machine], Price],
+    links: Mapping[str, Link],
+    gpus: Optional[int] = None,
+    nic_gbps: Optional[float] = None,
+    rdma: Optional[bool] = None,
+) -> Machine:
+    """Return the machine that the settings name; values that are given override the tables.
 
     Args:
         price_of: Returns the price of one node, as prices.freeze_price does.
+        links: Measured ones, inside a node (`intra`) and between nodes (`nic`).
 
     Raises:
         ConfigError: The instance, its devices or its price is unknown.
     """
     row = hardware.instances().get(settings.instance or "", {})
-    priced = given.gpus and settings.instance and price_of(replace(settings, nodes=1)).known  # from a user's table
+    priced = gpus and settings.instance and price_of(replace(settings, nodes=1)).known  # from a user's table
     if not row and PRICE_SOURCES[settings.provider].listed and not priced:
         where = f"machine.instance={settings.instance}" if settings.instance else "machine.instance is missing"
         raise ConfigError(f"{where}{nearest(settings.instance or '', hardware.instances())}")
-    devices = given.gpus or int(row.get("gpus") or 0)
+    devices = gpus or int(row.get("gpus") or 0)
     if not devices:
         what = settings.instance or f"machine={settings.provider}"
         raise ConfigError(f"plan.gpus is missing: the number of devices of a {what} node is unknown")
     gpu = row.get("gpu") or None
     ring, kvstore, inside = inside_node(gpu, devices)
-    if measured := given.links.get("intra"):
+    if measured := links.get("intra"):
         ring, kvstore, inside = measured, measured, "measured inside a node"
-    rdma = row.get("rdma") == "yes" if given.rdma is None else given.rdma
-    nic, servers, between = between_nodes(given.nic_gbps or float(row.get("nic_gbps") or 0), rdma)
-    if measured := given.links.get("nic"):
+    rdma = row.get("rdma") == "yes" if rdma is None else rdma
+    nic, servers, between = between_nodes(nic_gbps or float(row.get("nic_gbps") or 0), rdma)
+    if measured := links.get("nic"):
         nic, servers, between = measured, measured, "measured between nodes"
     price = price_of(replace(settings, nodes=1))
     name = settings.instance or settings.provider
     money = [math.nan if value is None else value for value in map(price.per_hour, ("usd", "eur"))]
     of_devices = f"{devices} x {gpu or 'device'}, {inside}, " if gpu or devices > 1 else ""
-    links = f"{name}: {of_devices}{between}"
-    return Machine(name, devices, ring, kvstore, nic, servers, *money, gpu, links, prices.describe(price))
+    wires = f"{name}: {of_devices}{between}"
+    return Machine(name, devices, ring, kvstore, nic, servers, *money, gpu, wires, prices.describe(price))
 
 
 def inside_node(gpu: Optional[str], devices: int) -> Tuple[Link, Link, str]:

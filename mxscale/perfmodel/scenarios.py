@@ -24,7 +24,6 @@ from mxscale.perfmodel.step_time import FREE, Link
 ONE_NODE = [entry.name for entry in BACKENDS.values() if entry.drives_all_devices]
 
 Plans = Dict[str, np.ndarray]  # column -> one value per plan
-PARTS = ("compute", "exchange", "exposed", "stragglers", "input")  # of a step, in seconds
 INNER = ("machine", "servers_setting")  # columns that `rows` omits: index in the grid, servers as requested
 
 
@@ -183,10 +182,7 @@ def _step(plans: Plans, rates: np.ndarray, grid: Grid, task: Task) -> Plans:
         overhead=k["overhead"],
         input_s=0.0 if task.input_images_per_s is None else gpus * images / task.input_images_per_s,
     )
-    step = step_time.predict(job)
-    parts = {f"{name}_s": getattr(step, f"{name}_s") for name in PARTS}
-    columns = {"step_s": step.seconds, **parts, "bound": step.bound}
-    return {name: np.broadcast_to(column, len(gpus)) for name, column in columns.items()}
+    return vars(step_time.predict(job))
 
 
 def _pushes_each(comm: str) -> bool:

@@ -71,9 +71,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of a step and its parts; `bound` is the longest of compute, input and exchange."""
+    """Seconds of a step and of its parts; `bound` is the longest of compute, input and exchange."""
 
-    seconds: np.ndarray
+    step_s: np.ndarray
     compute_s: np.ndarray
     exchange_s: np.ndarray  # hidden or not
     exposed_s: np.ndarray  # not hidden by backward

@@ -12,7 +12,7 @@ import numpy as np
 from mxscale.config.backends import DEFAULT, MODELLED, SERVERS
 from mxscale.config.datasets import DATASETS
 from mxscale.config.price_sources import PRICE_SOURCES
-from mxscale.config.schema import Config, Machine
+from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes
 from mxscale.config.verbs.plan import Plan
 from mxscale.cost.prices import UnknownSpotPrice
@@ -46,8 +46,9 @@ def solve(config: Config, settings: Plan) -> "Result":
     plans, left_out = scenarios.evaluate(grid, task)
     if not len(plans["hours"]):
         raise ConfigError(f"no combination of the plan.* settings is valid: {'; '.join(left_out)}")
-    bounds = choice.Bounds(settings.deadline_hours, settings.budget_usd, settings.budget_eur)
-    return Result(plans, left_out, inputs, bounds, choose(plans, bounds))
+    limits = {"hours": settings.deadline_hours, "usd": settings.budget_usd, "eur": settings.budget_eur}
+    limits = {name: limit for name, limit in limits.items() if limit is not None}
+    return Result(plans, left_out, inputs, limits, choose(plans, limits))
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Result:
     plans: scenarios.Plans
     left_out: Dict[str, int]  # reason -> number of invalid combinations
     inputs: Dict[str, str]  # descriptions of what the plans rest on
-    bounds: choice.Bounds
+    limits: choice.Limits
     answer: Dict[str, int]  # description -> index of a plan
 
 
@@ -163,15 +164,13 @@ def _nodes(config: Config, settings: Plan, links: Dict[str, Link], price_of: Cal
     names = settings.listed("instance", None) if settings.instance else [machine.instance]
     if len(names) > 1 and (machine.usd_per_hour is not None or machine.eur_per_hour is not None):
         raise ConfigError("plan.instance lists several, and machine.usd_per_hour is the price of one: leave it out")
-    given = machines.Given(settings.gpus, settings.nic_gbps, settings.rdma, links)
-    return [_node(machine, name, price_of, given) for name in names]
-
-
-def _node(machine: Machine, name: Optional[str], price_of: Callable, given: machines.Given) -> machines.Machine:
-    """Return the machine that INSTANCE or INSTANCE:MARKET names. Raises ConfigError."""
-    instance, _, market = (name or "").partition(":")
-    node = machines.node(replace(machine, instance=instance or None, market=market or machine.market), price_of, given)
-    return replace(node, name=name) if market else node
+    nodes = []
+    for name in names:
+        instance, _, market = (name or "").partition(":")  # INSTANCE or INSTANCE:MARKET
+        named = replace(machine, instance=instance or None, market=market or machine.market)
+        node = machines.node(named, price_of, links, settings.gpus, settings.nic_gbps, settings.rdma)
+        nodes.append(replace(node, name=name) if market else node)
+    return nodes
 
 
 def _server(config: Config, settings: Plan, links: Dict[str, Link], price_of: Callable) -> machines.Machine:
@@ -187,7 +186,7 @@ def _server(config: Config, settings: Plan, links: Dict[str, Link], price_of: Ca
     machine = replace(config.machine, provider=provider, instance=name, usd_per_hour=price, eur_per_hour=None)
     between = {key: link for key, link in links.items() if key == "nic"}
     try:
-        node = machines.node(machine, price_of, machines.Given(1, None if known else settings.nic_gbps, links=between))
+        node = machines.node(machine, price_of, between, 1, None if known else settings.nic_gbps)
     except ConfigError as error:
         why = str(error).replace("machine.instance", "plan.server_instance").partition(" (or give")[0]
         raise ConfigError(
@@ -220,20 +219,20 @@ MOST_RATES = 4  # sources in the output
 COLUMNS = 120  # of a terminal
 
 
-def choose(plans: scenarios.Plans, bounds: choice.Bounds) -> Dict[str, int]:
-    """Return the recommended plans: description -> index."""
-    allowed, given = bounds.satisfied(plans), bounds.each()
+def choose(plans: scenarios.Plans, limits: choice.Limits) -> Dict[str, int]:
+    """Return the recommended plans: description -> index. Raises ConfigError."""
+    allowed, budgets = choice.satisfied(plans, limits), [name for name in limits if name != "hours"]
     within = " and ".join(
-        f"{'within' if name == 'hours' else 'for at most'} {bound:g} {'h' if name == 'hours' else name.upper()}"
-        for name, bound in given.items()
+        f"{'within' if name == 'hours' else 'for at most'} {limit:g} {'h' if name == 'hours' else name.upper()}"
+        for name, limit in limits.items()
     )
-    if given and not allowed.any():
-        if all(np.isnan(plans[name]).all() for name in given if name != "hours") and set(given) - {"hours"}:
+    if limits and not allowed.any():
+        if budgets and all(np.isnan(plans[name]).all() for name in budgets):
             raise ConfigError("a budget needs a price: give machine.usd_per_hour or machine=aws")
-        nearest_one = choice.fastest if "hours" in given else choice.cheapest
+        nearest_one = choice.fastest if "hours" in limits else choice.cheapest
         return {f"no plan finishes {within}; the nearest": nearest_one(plans, np.ones(len(allowed), bool))}
     best = {"cheapest": choice.cheapest(plans, allowed), "fastest": choice.fastest(plans, allowed)}
-    if given and "hours" not in given:
+    if limits and "hours" not in limits:
         best = dict(reversed(best.items()))
     if len(set(best.values())) == 1:
         best = {" and ".join(best): best["fastest"]}
@@ -245,7 +244,7 @@ def shown(result: Result) -> List[int]:
     plans, count = result.plans, len(result.plans["hours"])
     if count <= table.MOST:
         return list(range(count))
-    allowed = result.bounds.satisfied(plans)
+    allowed = choice.satisfied(plans, result.limits)
     best = choice.front(plans, allowed if allowed.any() else np.ones(count, bool))
     if not len(best):  # no price is known
         best = np.argsort(plans["hours"], kind="stable")

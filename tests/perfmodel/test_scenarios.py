@@ -13,7 +13,6 @@ from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.scenarios import Grid, Machine, Task
 from mxscale.perfmodel.step_time import Link
 from mxscale.planner import choice
-from mxscale.planner.choice import Bounds
 from tools import plan_figure
 
 FREE = Link(0.0, math.inf)
@@ -160,17 +159,17 @@ def test_global_batch_above_the_images_is_left_out():
     assert list(plans["nodes"]) == [1, 2] and list(refused.values()) == [1]
 
 
-def drawn(plans, monkeypatch, **bounds):
+def drawn(plans, monkeypatch, **limits):
     """Return the two axes of the figure of `plans`."""
     saved = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
-    plan_figure.draw(plans, Bounds(**bounds), [0], "net", "plan.png")
+    plan_figure.draw(plans, limits, [0], "net", "plan.png")
     return saved[0].axes
 
 
 def test_figure_shows_a_line_per_series_and_the_budget(monkeypatch):
     plans, _ = scenarios.evaluate(*wide())
-    left, right = drawn(plans, monkeypatch, budget_usd=5.0)
+    left, right = drawn(plans, monkeypatch, usd=5.0)
     assert 1 < len(left.get_lines()) <= plan_figure.MOST_LINES
     labels = {text.get_text() for text in right.get_legend().get_texts()}
     assert {"Pareto front", "recommended", "budget 5 USD"} < labels and right.get_ylabel() == "USD"
@@ -192,9 +191,9 @@ def test_cheapest_and_fastest_within_bounds():
     plans, _ = scenarios.evaluate(*wide())
     hours, usd = plans["hours"], plans["usd"]
     deadline, budget = np.median(hours), np.median(usd)
-    within = Bounds(deadline_hours=deadline).satisfied(plans)
+    within = choice.satisfied(plans, {"hours": deadline})
     assert usd[choice.cheapest(plans, within)] == usd[hours <= deadline].min()
-    within = Bounds(budget_usd=budget).satisfied(plans)
+    within = choice.satisfied(plans, {"usd": budget})
     assert hours[choice.fastest(plans, within)] == hours[usd <= budget].min()
 
 
@@ -202,7 +201,7 @@ def test_unknown_price_is_within_no_budget():
     plans, _ = scenarios.evaluate(Grid([machine(usd=math.nan)], [1], batch=[10]), task())
     [row] = scenarios.rows(plans, [0])
     assert row["usd"] is None and row["eur"] is None and row["hours"] > 0
-    assert not Bounds(budget_usd=1e9).satisfied(plans).any() and Bounds(deadline_hours=1e9).satisfied(plans).all()
+    assert not choice.satisfied(plans, {"usd": 1e9}).any() and choice.satisfied(plans, {"hours": 1e9}).all()
 
 
 def test_front_is_not_dominated():
