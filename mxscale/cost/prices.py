@@ -62,34 +62,28 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
         ConfigError: Settings are missing, contradict each other, or select no price.
     """
     source, date = PRICE_SOURCES[machine.provider], _date(machine, today)
-    if machine.usd_per_hour is not None and machine.eur_per_hour is not None:
-        raise ConfigError(
-            "machine.usd_per_hour and machine.eur_per_hour are both given: give one, the other follows "
-            "from the exchange rate"
-        )
-    if machine.usd_per_hour is not None:
-        found = _by_hand("usd", machine.usd_per_hour, date)
-    elif machine.eur_per_hour is not None:
-        found = _by_hand("eur", machine.eur_per_hour, date)
-    elif source.implementation:
-        found = resolve_name(source.implementation)(machine, date, own)
-    elif source.required:
-        raise ConfigError(f"machine={source.name} has no price: give machine.usd_per_hour or machine.eur_per_hour")
-    else:
+    quote = _quote(machine, date, own)
+    if quote is None:
         why = f"machine={source.name} has no price: use machine=aws, machine=owned, {BY_HAND}"
         return Price(known=False, why=why)
     rate = exchange_rate(date)
+    usd = eur = quote["per_hour"]
+    if quote["currency"] == "usd":
+        eur = usd / rate["usd_per_eur"] if rate["usd_per_eur"] else None
+    else:
+        usd = eur * rate["usd_per_eur"] if rate["usd_per_eur"] else None
     return Price(
         known=True,
-        **_both_currencies(found["currency"], found["per_hour"], rate["usd_per_eur"]),
-        currency=found["currency"],
+        usd_per_hour=usd,
+        eur_per_hour=eur,
+        currency=quote["currency"],
         provider=machine.provider,
         instance=machine.instance,
         region=machine.region,
         market=source.market or machine.market,
-        as_of=found["as_of"],
-        source=found["source"],
-        note=found.get("note"),
+        as_of=quote["as_of"],
+        source=quote["source"],
+        note=quote.get("note"),
         date=date.isoformat(),
         **rate,
         nodes=machine.nodes,
@@ -97,6 +91,26 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
         minimum_s=source.minimum_s,
         setup_minutes=setup_minutes,
     )
+
+
+def _quote(machine: Machine, date: datetime.date, own: Optional[Path]) -> Optional[Dict]:
+    """Return the price of an hour as a price source does; None if the machine needs none. Raises ConfigError."""
+    source = PRICE_SOURCES[machine.provider]
+    by_hand = {"usd": machine.usd_per_hour, "eur": machine.eur_per_hour}
+    by_hand = {currency: per_hour for currency, per_hour in by_hand.items() if per_hour is not None}  # 0: it is free
+    if len(by_hand) > 1:
+        raise ConfigError(
+            "machine.usd_per_hour and machine.eur_per_hour are both given: give one, the other follows "
+            "from the exchange rate"
+        )
+    if by_hand:
+        [(currency, per_hour)] = by_hand.items()
+        return {"currency": currency, "per_hour": per_hour, "as_of": date.isoformat(), "source": "given"}
+    if source.implementation:
+        return resolve_name(source.implementation)(machine, date, own)
+    if source.required:
+        raise ConfigError(f"machine={source.name} has no price: give machine.usd_per_hour or machine.eur_per_hour")
+    return None
 
 
 def _date(machine: Machine, today: datetime.date) -> datetime.date:
@@ -108,17 +122,6 @@ def _date(machine: Machine, today: datetime.date) -> datetime.date:
     if date > today:
         raise ConfigError(f"machine.as_of={machine.as_of}: later than today, {today}; future prices are unknown")
     return date
-
-
-def _both_currencies(currency: str, per_hour: float, usd_per_eur: Optional[float]) -> Dict:
-    if currency == "usd":
-        return {"usd_per_hour": per_hour, "eur_per_hour": per_hour / usd_per_eur if usd_per_eur else None}
-    return {"usd_per_hour": per_hour * usd_per_eur if usd_per_eur else None, "eur_per_hour": per_hour}
-
-
-def _by_hand(currency: str, per_hour: float, date: datetime.date) -> Dict:
-    # A price of 0 states that the machine is free, which differs from an unknown price
-    return {"currency": currency, "per_hour": per_hour, "as_of": date.isoformat(), "source": "given"}
 
 
 def owned_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:

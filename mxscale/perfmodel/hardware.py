@@ -42,7 +42,7 @@ def network(name: str) -> Optional[Network]:
     """Return the network of a published name (ResNet50_v1.5, vgg-16, ...); None if unknown."""
     text = re.sub(r"[\s_]+", "-", _cut(name).strip())
     text = re.sub(r"(resnex?t)-?v\d(\.\d)?[a-d]?-(?=\d)", r"\1-", text)  # resnet_v1_152 is resnet152_v1
-    return next((found for pattern, found in networks() if pattern.search(text)), None)
+    return next((known for pattern, known in networks() if pattern.search(text)), None)
 
 
 def launches_s(tensors, launch_s: float):
@@ -87,8 +87,8 @@ def usual_link(gpu: str) -> str:
 
 def usual_gbps(gpu: str) -> float:
     """Return the Gbit/s between nodes of the machines that usually have such devices."""
-    found = (float(row["value"]) for row in _rows("network") if re.search(row["pattern"], _cut(gpu)))
-    return next(found, None) or float(_other(gpu, "gbps"))
+    rates = (float(row["value"]) for row in _rows("network") if re.search(row["pattern"], _cut(gpu)))
+    return next(rates, None) or float(_other(gpu, "gbps"))
 
 
 @functools.cache

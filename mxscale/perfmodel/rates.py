@@ -145,7 +145,7 @@ def reported(
 
 def _work(network: Network) -> float:
     """Return the network's FLOPs over those at the image size of layers.csv, which publications use."""
-    ratio = network.flops / layers.network(network.name).flops if layers.known(network.name) else 1.0
+    ratio = network.flops / layers.network(network.name).flops
     return 1.0 if abs(ratio - 1) < OF_CLASSES else ratio
 
 

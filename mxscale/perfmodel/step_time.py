@@ -164,8 +164,8 @@ def all_to_all(gpus: Numbers, size: Numbers, link: Link) -> Numbers:
     The bytes are those of a ring, in two messages. A shared link carries the bytes of all devices.
     """
     others = np.asarray(gpus) - 1
-    each = np.where(link.shared, others, others / gpus)
-    return 2 * each * size / link.bytes_per_s + 2 * np.sign(others) * link.alpha_s
+    carried = np.where(link.shared, others, others / gpus)
+    return 2 * carried * size / link.bytes_per_s + 2 * np.sign(others) * link.alpha_s
 
 
 def parameter_servers(job: Job, size: Numbers, nic: Link) -> Numbers:

@@ -25,10 +25,12 @@ MOST_OF_LINEAR = 1.1  # largest ratio of a prediction to linear scaling
 LEAST_COMPUTE = 0.2  # share of compute in the step of a base, at least
 
 EXCHANGES = {"ring": RING, "kvstore": ALL_TO_ALL, "servers": SERVERS}
-# of a row without exchange=, by its column comm
-NAMES_RING = re.compile(r"horovod|nccl|\bring|all-?reduce|ddp")
-NAMES_SERVERS = re.compile(r"server|\bps\b|\bdist_|byteps")
-NAMES_KVSTORE = re.compile(r"kvstore|replicated|\bdevice\b|\blocal\b|mirrored")
+# of a row without exchange=, by the first pattern that its column comm has; "Horovod on 4 servers" means machines
+NAMED = {
+    re.compile(r"horovod|nccl|\bring|all-?reduce|ddp"): RING,
+    re.compile(r"server|\bps\b|\bdist_|byteps"): SERVERS,
+    re.compile(r"kvstore|replicated|\bdevice\b|\blocal\b|mirrored"): ALL_TO_ALL,
+}
 OF_PCIE_3 = ("pcie3", "nvlink1", "nvlink2")  # links of devices whose PCIe variants are PCIe 3
 INFINIBAND_GBPS = (40, 54, 56, 100)  # and from 200 up; the common rates of Ethernet differ
 
@@ -54,20 +56,21 @@ class Jobs(SimpleNamespace):
 
 def _row(point: Point, stated: Dict[str, str]) -> Dict:
     """Return the quantities of a row; stated: its details."""
-    network, each = hardware.network(point.model) or UNKNOWN, _bytes_each(point)
+    network, size = hardware.network(point.model) or UNKNOWN, _bytes_each(point)
     wire, generation = hardware.link_in_node(stated.get("link") or _usual_link(point.gpu.lower()))
+    named = next((exchange for pattern, exchange in NAMED.items() if pattern.search(point.comm.lower())), RING)
     gbps = point.network_gbps or float(stated.get("gbps") or hardware.usual_gbps(point.gpu))
     rdma = gbps in INFINIBAND_GBPS or gbps >= 200
     return {
         "gradients": network.parameters,
-        "bytes_each": each,
+        "bytes_each": size,
         "tensors": network.tensors,
         "early": network.early,
         "nodes": float(point.nodes),
         "per_node": point.per_node,
-        "batch": float(point.batch or BATCH[each]),
+        "batch": float(point.batch or BATCH[size]),
         "rate": point.rate,  # images/s, published
-        "comm": EXCHANGES[stated["exchange"]] if "exchange" in stated else _exchange(point.comm.lower()),
+        "comm": EXCHANGES[stated["exchange"]] if "exchange" in stated else named,
         "nvlink": wire,
         "pcie": generation,
         "host": "host" in stated,  # a kvstore sums in the host's memory
@@ -89,12 +92,6 @@ def _bytes_each(point: Point) -> int:
         return int(point.stated["bytes"])
     of_mxnet = "amp" in point.precision.lower() and "mxnet" in point.framework.lower()
     return 2 if of_mxnet or "16" in point.precision else 4
-
-
-def _exchange(comm: str) -> str:
-    if NAMES_RING.search(comm):  # "Horovod on 4 servers" means machines
-        return RING
-    return SERVERS if NAMES_SERVERS.search(comm) else ALL_TO_ALL if NAMES_KVSTORE.search(comm) else RING
 
 
 def _usual_link(gpu: str) -> str:

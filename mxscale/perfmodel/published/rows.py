@@ -149,18 +149,18 @@ def _number(where: str, row: Dict[str, str], key: str) -> Optional[float]:
 
 def pairs(points: List[Point]) -> Tuple[List[Tuple[Point, Point]], List[Skipped]]:
     """Return (base, row to predict) of all series, and the rows that are in no pair."""
-    found, alone = {}, {}
+    paired, alone = {}, {}
     for series, candidates in _series(points):
         weak = _scales_weakly(candidates)
         for point in series:
             base, several = _base(point, candidates, weak)
             if _size(point) > _size(base):
-                found[point.line] = _filled(base, point)
+                paired[point.line] = _filled(base, point)
             else:
                 why = "as small as the base of its series" if several else "a series with one number of devices"
                 alone[point.line] = Skipped(point.line, point.source, why)
-    used = {point.line for pair in found.values() for point in pair}
-    return [found[line] for line in sorted(found)], [alone[line] for line in sorted(alone) if line not in used]
+    used = {point.line for pair in paired.values() for point in pair}
+    return [paired[line] for line in sorted(paired)], [alone[line] for line in sorted(alone) if line not in used]
 
 
 def _base(point: Point, candidates: List[Point], weak: bool) -> Tuple[Point, bool]:
