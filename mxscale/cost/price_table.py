@@ -41,8 +41,12 @@ def read_all(own: Optional[Path] = None) -> List[Row]:
 
 def read(path: Path) -> List[Row]:
     """Return the rows of a user's table; [] if the file is missing. Raises ConfigError if it is invalid."""
-    if not path.exists():
+    try:
+        path.stat()
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read as a price table ({error.strerror})") from None
     rows = []
     for line, row in csv_tables.of_user(path, str(path), COLUMNS):
         check_filled(row, REQUIRED, f"{path}, line {line}")

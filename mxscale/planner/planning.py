@@ -76,29 +76,12 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
             raise ConfigError(f"plan.nic_gbps is missing: the link between nodes of {node.name} is unknown")
     server = _server(config, settings, measured.links, price_of) if served else None
     device_rates, rate_sources, error = _rates(network, nodes, swept, settings.images_per_s, measured.runs)
-    task = scenarios.Task(
-        network=network,
-        images=images,
-        epochs=settings.epochs or config.epochs,
-        rates=device_rates,
-        server=server,
-        accumulation=config.batch.accumulation,
-        bucket_bytes={
-            delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
-            for delayed in (False, True)
-        },
-        overlap=config.comm.overlap,
-        hierarchical=config.comm.hierarchical,
-        input_images_per_s=settings.input_images_per_s,
-        setup_s=60 * config.launch.setup_minutes,
-        billing=config.machine.billing,
-        minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,
-    )
-    fed = task.input_images_per_s
+    epochs, fed = settings.epochs or config.epochs, settings.input_images_per_s
+    known = {"images": images, "epochs": epochs, "rates": device_rates, "server": server, "input_images_per_s": fed}
     inputs = {
         "network": f"{network.name}: {network.gradients / 1e6:.1f} million gradients, "
         f"{network.flops / 1e9:.2f} GFLOPs per forward pass",
-        "epochs": f"{task.epochs:g} of {images:,} images ({images_source})",
+        "epochs": f"{epochs:g} of {images:,} images ({images_source})",
         "device": rate_sources,
         "error": error,
         "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [measured.sources])]),
@@ -106,7 +89,26 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
         "price": "; ".join(dict.fromkeys(node.price for node in nodes)),
         "servers": f"{server.links}; {server.price}" if server else None,
     }
-    return scenarios.Grid(nodes, **swept), task, {name: text for name, text in inputs.items() if text}
+    inputs = {name: text for name, text in inputs.items() if text}
+    return scenarios.Grid(nodes, **swept), _task(config, network, **known), inputs
+
+
+def _task(config: Config, network: layers.Network, **known) -> scenarios.Task:
+    """Return the settings of all plans; known: those that the configuration does not fix."""
+    return scenarios.Task(
+        network=network,
+        accumulation=config.batch.accumulation,
+        bucket_bytes={
+            delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
+            for delayed in (False, True)
+        },
+        overlap=config.comm.overlap,
+        hierarchical=config.comm.hierarchical,
+        setup_s=60 * config.launch.setup_minutes,
+        billing=config.machine.billing,
+        minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,
+        **known,
+    )
 
 
 def _swept(config: Config, settings: Plan) -> Dict[str, list]:
@@ -188,10 +190,8 @@ def _server(config: Config, settings: Plan, links: Dict[str, Link], price_of: Ca
     try:
         node = machines.node(machine, price_of, between, 1, None if known else settings.nic_gbps)
     except ConfigError as error:
-        why = str(error).replace("machine.instance", "plan.server_instance").partition(" (or give")[0]
-        raise ConfigError(
-            f"parameter servers, plan.server_instance={name}: {why}; or give plan.server_usd_per_hour"
-        ) from None
+        why = str(error).partition(" (or give")[0]  # the price of the workers does not help
+        raise ConfigError(f"plan.server_instance={name}: {why}; or give plan.server_usd_per_hour") from None
     if node.nic_servers is None:
         raise ConfigError(f"plan.server_instance={name}: its network is unknown: give plan.nic_gbps")
     return node
