@@ -14,7 +14,7 @@ class Calibration(NamedTuple):
     """Measured runs and links."""
 
     runs: List[Measured]
-    links: Dict[str, Link]  # as machines.Given.links
+    links: Dict[str, Link]  # as machines.node takes them
     sources: str
 
 

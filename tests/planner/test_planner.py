@@ -83,6 +83,7 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys):
         ([P3, "plan.nodes=0"], "plan.nodes=0: expected from 1 to 1000000"),
         ([P3, "plan.nodes=[]"], "plan.nodes=[]: expected a list"),
         ([P3, "plan.servers=3y"], "plan.servers=3y"),
+        ([P3, "plan.servers='99999999999999999999'"], "expected whole numbers of at most six digits"),
         ([P3, "plan.double_buffering=1"], "plan.double_buffering=1: expected true or false"),
         ([P3, "plan.budget_usd=-3"], "plan.budget_usd=-3.0: expected above 0"),
         ([P3, "plan.budget_eur=0"], "plan.budget_eur=0.0: expected above 0"),
