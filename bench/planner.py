@@ -1,17 +1,14 @@
 """Time to evaluate plans, by their number.
 
-    python bench/planner.py [--quick] [--figure docs/figures/plan.png]
+    python bench/planner.py [--quick]
 
 Each row evaluates a grid of instances, nodes, batches, precisions, compressions and exchanges several times, as
-`mxscale plan` does (without its table, CSV and figure). The last line has the peak memory of the largest grid.
---figure draws the figure of docs/planning.md in place of measuring.
+`mxscale plan` does (without its table and CSV). The last line has the peak memory of the largest grid.
 """
 
-import sys
 import time
 import tracemalloc
 from datetime import date
-from pathlib import Path
 
 import measure
 
@@ -19,18 +16,12 @@ from mxscale.config.schema import Machine
 from mxscale.cost import prices
 from mxscale.perfmodel import layers, machines, scenarios
 
-PAGE = [  # of docs/planning.md
-    "model=resnet50_v1b", "machine.instance=p3.16xlarge", "plan.nodes=[1,2,4,8]",
-    "plan.comm=[horovod,parameter_server]", "plan.servers=[0,1,1x]", "plan.batch=128", "plan.epochs=90",
-    "plan.deadline_hours=3",
-]  # fmt: skip
-
 
 def grid(nodes: int, batches: int) -> tuple:
     """(grid, task) of 2 instances x nodes x batches x 2 precisions x 2 compressions x 2 bufferings x 3 exchanges."""
     price = lambda machine: prices.freeze_price(machine, 0.0, date(2026, 1, 1))  # noqa: E731
     several = [
-        machines.node(Machine(provider="aws", instance=name, region="us-east-1"), price).machine
+        machines.node(Machine(provider="aws", instance=name, region="us-east-1"), price, {})
         for name in ("p3.16xlarge", "p3dn.24xlarge")
     ]
     sizes = [8 * (number + 1) for number in range(batches)]
@@ -51,13 +42,7 @@ def grid(nodes: int, batches: int) -> tuple:
 
 
 def main() -> None:
-    options = measure.arguments(__doc__.splitlines()[0], figure=("", "file to draw into, in place of measuring"))
-    if options.figure:
-        folder = Path(options.figure).parent
-        argv = [sys.executable, "-m", "mxscale", "plan", *PAGE, f"plan.output={folder}"]
-        measure.run(argv)
-        (folder / "plan.csv").unlink()
-        return
+    options = measure.arguments(__doc__.splitlines()[0])
     rows = {}
     print(f"{'plans':>9}  seconds")
     for nodes, batches in ((2, 2), (16, 8), (128, 16)) if options.quick else ((2, 2), (16, 8), (128, 16), (256, 64)):

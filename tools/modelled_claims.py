@@ -53,8 +53,8 @@ def scaling_error() -> str:
 def aws(instance: str, as_of: str) -> Tuple[scenarios.Machine, str]:
     """Return an instance at the prices of a date, and its GPU."""
     settings = Machine(provider="aws", instance=instance, region=REGIONS[0], as_of=as_of)
-    node = machines.node(settings, lambda machine: prices.freeze_price(machine, 0, date.today()))
-    return node.machine, node.gpu
+    node = machines.node(settings, lambda machine: prices.freeze_price(machine, 0, date.today()), {})
+    return node, node.gpu
 
 
 def owned(gpu: str, count: int, gbps: float, rdma: bool = True) -> Tuple[scenarios.Machine, str]:

@@ -38,8 +38,9 @@ PRECISION = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "amp": "am
 
 
 def evidence(tables: Sequence[str] = published.TABLES) -> Pairs:
-    """Return the unflagged pairs of the package's tables, to which the constants are fitted."""
-    return [pair for name in tables for pair in published.unflagged(published.pairs(published.of_package(name))[0])]
+    """Return the pairs of the package's tables without a flag, to which the constants are fitted."""
+    pairs = [pair for name in tables for pair in published.pairs(published.of_package(name))[0]]
+    return [(base, point) for base, point in pairs if not (base.flag or point.flag)]
 
 
 def priors() -> Constants:
@@ -133,7 +134,21 @@ def _base(point: Point) -> Optional[rates.Rate]:
     if name is None or precision is None:
         return None
     batch = point.batch or BATCH[4 if precision == "float32" else 2]
-    return rates.tabled(layers.network(name), point.gpu, batch, precision, without=point.source)
+    return rate_without(point.source, layers.network(name), point.gpu, batch, precision)
+
+
+def rate_without(source: str, network: layers.Network, gpu: str, batch: float, precision: str) -> Optional[rates.Rate]:
+    """Return the rate of one device by the tables without a published source; None if the others do not have it."""
+    others = [point for point in rates.single() if point.source != source]
+    if rate := rates.reported(network, gpu, batch, precision, others):
+        return rate
+    device = hardware.device(gpu)
+    quantity = rates.QUANTITY[precision]
+    cited = [row for row in csv_tables.read("hardware") if row["quantity"] == quantity and source in row["source"]]
+    if not any(hardware.devices()[row["name"]] is device for row in cited):
+        return rates.computed(network, gpu, precision)
+    resnet = rates.reported(layers.network("resnet50_v1b"), gpu, batch, precision, others)
+    return resnet and rates.computed(network, gpu, precision, resnet.images_per_s)
 
 
 def errors() -> Dict[str, Dict[str, float]]:

@@ -63,18 +63,14 @@ def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
     if machine.instance is None:
         raise ConfigError("machine.instance is missing: minutes= bills one instance")
     rows = price_table.select(price_table.read_all(own), machine)
-    priced = {row["region"] for row in rows if row["market"] == machine.market}
-    if not priced:
-        markets = ", ".join(sorted({row["market"] for row in rows}))
-        raise ConfigError(f"machine.market={machine.market}: {machine.instance} has prices for {markets}")
     table = [("region", "billing", "USD", "EUR", "USD/h", "as of", "USD/EUR")]
-    for region in sorted(priced):
+    for region in sorted({row["region"] for row in rows}):
         for billing in RULES["machine.billing"].choices:
             settings = replace(machine, provider="aws", region=region, billing=billing)
             try:
                 price = prices.freeze_price(settings, minutes[0], today, own)
             except ConfigError as error:
-                unpriced = error  # no price of this region on that date
+                unpriced = error  # no price of this region and market on that date
                 continue
             money = prices.cost(price, 60 * minutes[1])
             cells = [f"{money[c]:.4f}" if c in money else "unknown" for c in ("usd", "eur")]

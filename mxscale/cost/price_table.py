@@ -1,25 +1,23 @@
 """Price tables: the package's tables/prices.csv, and a table of the user's own with the same columns."""
 
 import calendar
-import csv
 import datetime
-import io
 import math
 import os
 import re
+from operator import itemgetter
 from pathlib import Path
-from typing import Container, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Container, Dict, List, Optional, Tuple
 
 from mxscale.config.schema import Config, Machine
 from mxscale.util import csv_tables
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, nearest
 from mxscale.util.file_lock import locked
-from mxscale.util.regular_files import read_text
 
 COLUMNS = ("provider", "instance", "region", "market", "gpus", "gpu", "network_gbps", "usd_per_hour", "as_of", "source")
 REQUIRED = ("provider", "instance", "region", "market", "as_of", "source")  # must not be empty
-IDENTITY = ("provider", "instance", "region", "market", "source")  # the key of a price
+IDENTITY = itemgetter("provider", "instance", "region", "market", "source")  # the key of a price
 
 Row = Dict[str, str]
 
@@ -44,13 +42,13 @@ def read_all(own: Optional[Path] = None) -> List[Row]:
 def read(path: Path) -> List[Row]:
     """Return the rows of a user's table; [] if the file is missing. Raises ConfigError if it is invalid."""
     try:
-        text = read_text(path)
+        path.stat()
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a price table ({error})") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read as a price table ({error.strerror})") from None
     rows = []
-    for line, row in csv_rows(text, path, COLUMNS):
+    for line, row in csv_tables.of_user(path, str(path), COLUMNS):
         check_filled(row, REQUIRED, f"{path}, line {line}")
         if row["as_of"][0].isdigit() and parse_date(row["as_of"]) is None:
             raise ConfigError(f"{path}, line {line}: as_of {row['as_of']!r} is no date: write YYYY-MM-DD")
@@ -83,21 +81,14 @@ def append(path: Path, rows: List[Row]) -> Tuple[int, int]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.with_name(f".{path.name}.lock")):
             before = read(path)
-            known = {_identity(row) for row in before}
-            added = [row for row in rows if _identity(row) not in known]
+            known = set(map(IDENTITY, before))
+            added = [row for row in rows if IDENTITY(row) not in known]
             if added:
-                _write(path, [*before, *added])
+                cells = [[row.get(name, "") for name in COLUMNS] for row in [*before, *added]]
+                write_text(path, csv_tables.text([COLUMNS, *cells]))
     except OSError as error:
         raise ConfigError(f"{path}: cannot write prices ({error.strerror}); set machine.prices=FILE") from None
     return len(added), len(rows) - len(added)
-
-
-def _identity(row: Row) -> tuple:
-    return tuple(row[name] for name in IDENTITY)
-
-
-def _write(path: Path, rows: List[Row]) -> None:
-    write_text(path, csv_tables.text([COLUMNS, *([row.get(name, "") for name in COLUMNS] for row in rows)]))
 
 
 def select(rows: List[Row], machine: Machine, where: str = "") -> List[Row]:
@@ -114,21 +105,6 @@ def select(rows: List[Row], machine: Machine, where: str = "") -> List[Row]:
                 raise ConfigError(f"machine.{key}={value}{where}{nearest(value, names, f'machine.{key}=')[:300]}")
             rows = [row for row in rows if row[key] == value]
     return rows
-
-
-def csv_rows(text: str, where, columns: Iterable[str]) -> Iterator[Tuple[int, Row]]:
-    """Yield (line number, row) of a CSV text with at least these columns. Raises ConfigError."""
-    reader = csv.DictReader(io.StringIO(text, newline=""), restval="")
-    try:
-        missing = [name for name in columns if name not in (reader.fieldnames or [])]
-        if missing:
-            raise ConfigError(f"{where}: no column {', '.join(missing)}; expected {', '.join(columns)}")
-        for row in reader:
-            if None in row:
-                raise ConfigError(f"{where}, line {reader.line_num}: more cells than columns")
-            yield reader.line_num, {name: cell.strip() for name, cell in row.items()}
-    except csv.Error as error:
-        raise ConfigError(f"{where}, line {reader.line_num}: invalid CSV ({error})") from None
 
 
 def check_filled(row: Row, columns: Container[str], where: str) -> None:

@@ -62,34 +62,28 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
         ConfigError: Settings are missing, contradict each other, or select no price.
     """
     source, date = PRICE_SOURCES[machine.provider], _date(machine, today)
-    if machine.usd_per_hour is not None and machine.eur_per_hour is not None:
-        raise ConfigError(
-            "machine.usd_per_hour and machine.eur_per_hour are both given: give one, the other follows "
-            "from the exchange rate"
-        )
-    if machine.usd_per_hour is not None:
-        found = _by_hand("usd", machine.usd_per_hour, date)
-    elif machine.eur_per_hour is not None:
-        found = _by_hand("eur", machine.eur_per_hour, date)
-    elif source.implementation:
-        found = resolve_name(source.implementation)(machine, date, own)
-    elif source.required:
-        raise ConfigError(f"machine={source.name} has no price: give machine.usd_per_hour or machine.eur_per_hour")
-    else:
+    quote = _quote(machine, date, own)
+    if quote is None:
         why = f"machine={source.name} has no price: use machine=aws, machine=owned, {BY_HAND}"
         return Price(known=False, why=why)
     rate = exchange_rate(date)
+    usd = eur = quote["per_hour"]
+    if quote["currency"] == "usd":
+        eur = usd / rate["usd_per_eur"] if rate["usd_per_eur"] else None
+    else:
+        usd = eur * rate["usd_per_eur"] if rate["usd_per_eur"] else None
     return Price(
         known=True,
-        **_both_currencies(found["currency"], found["per_hour"], rate["usd_per_eur"]),
-        currency=found["currency"],
+        usd_per_hour=usd,
+        eur_per_hour=eur,
+        currency=quote["currency"],
         provider=machine.provider,
         instance=machine.instance,
         region=machine.region,
         market=source.market or machine.market,
-        as_of=found["as_of"],
-        source=found["source"],
-        note=found.get("note"),
+        as_of=quote["as_of"],
+        source=quote["source"],
+        note=quote.get("note"),
         date=date.isoformat(),
         **rate,
         nodes=machine.nodes,
@@ -97,6 +91,26 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
         minimum_s=source.minimum_s,
         setup_minutes=setup_minutes,
     )
+
+
+def _quote(machine: Machine, date: datetime.date, own: Optional[Path]) -> Optional[Dict]:
+    """Return the price of an hour as a price source does; None if the machine needs none. Raises ConfigError."""
+    source = PRICE_SOURCES[machine.provider]
+    by_hand = {"usd": machine.usd_per_hour, "eur": machine.eur_per_hour}
+    by_hand = {currency: per_hour for currency, per_hour in by_hand.items() if per_hour is not None}  # 0: it is free
+    if len(by_hand) > 1:
+        raise ConfigError(
+            "machine.usd_per_hour and machine.eur_per_hour are both given: give one, the other follows "
+            "from the exchange rate"
+        )
+    if by_hand:
+        [(currency, per_hour)] = by_hand.items()
+        return {"currency": currency, "per_hour": per_hour, "as_of": date.isoformat(), "source": "given"}
+    if source.implementation:
+        return resolve_name(source.implementation)(machine, date, own)
+    if source.required:
+        raise ConfigError(f"machine={source.name} has no price: give machine.usd_per_hour or machine.eur_per_hour")
+    return None
 
 
 def _date(machine: Machine, today: datetime.date) -> datetime.date:
@@ -108,17 +122,6 @@ def _date(machine: Machine, today: datetime.date) -> datetime.date:
     if date > today:
         raise ConfigError(f"machine.as_of={machine.as_of}: later than today, {today}; future prices are unknown")
     return date
-
-
-def _both_currencies(currency: str, per_hour: float, usd_per_eur: Optional[float]) -> Dict:
-    if currency == "usd":
-        return {"usd_per_hour": per_hour, "eur_per_hour": per_hour / usd_per_eur if usd_per_eur else None}
-    return {"usd_per_hour": per_hour * usd_per_eur if usd_per_eur else None, "eur_per_hour": per_hour}
-
-
-def _by_hand(currency: str, per_hour: float, date: datetime.date) -> Dict:
-    # A price of 0 states that the machine is free, which differs from an unknown price
-    return {"currency": currency, "per_hour": per_hour, "as_of": date.isoformat(), "source": "given"}
 
 
 def owned_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
@@ -142,28 +145,35 @@ def owned_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> D
     return {"currency": machine.currency, "per_hour": per_hour, "as_of": date.isoformat(), "source": source}
 
 
+class UnknownSpotPrice(ConfigError):
+    """No table has a spot price of the machine on that date."""
+
+
 def listed_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
     """Return the newest price of the tables on or before `date`; a month counts from its last day.
 
     A row without a date is used only if machine.as_of is null and the machine has no dated row.
 
     Raises:
-        UnknownSpotPrice: machine.market is spot, and the instance has only prices on demand.
+        UnknownSpotPrice: machine.market is spot, and the instance has only prices on demand, or later ones.
         ConfigError: No price is selected.
     """
     history = own and own.with_name("spot.csv")  # imported by an earlier version, and preferred to the tables
     if machine.market == "spot" and history and history.exists():
         raise ConfigError(f"{history}: histories of spot prices are no longer read: remove it, {BY_HAND}")
-    table = price_table.read_all(own)
-    rows = [row for row in table if row["provider"] == machine.provider]
-    what = machine.provider
-    check_spot(machine, date, table)
-    for key in ("instance", "region", "market"):
-        rows = _rows_with(rows, key, getattr(machine, key), what, table)
-        what = getattr(machine, key) if key == "instance" else f"{what} {getattr(machine, key)}"
+    rows = [row for row in price_table.read_all(own) if row["provider"] == machine.provider]
+    known = {key: {row[key] for row in rows} for key in ("instance", "region", "market")}
+    rows = _rows_with(rows, "instance", machine.instance, machine.provider, known["instance"])
+    rows = _rows_with(rows, "region", machine.region, machine.instance, known["region"])
+    what = f"{machine.instance} {machine.region}"
+    if machine.market == "spot" and not any(row["market"] == "spot" and _started(row, date) for row in rows):
+        unknown = f"no price of {what} on {date} is known: import one (mxscale prices update=vms.csv)"
+        raise UnknownSpotPrice(f"machine.market=spot: {unknown}, {BY_HAND}")
+    rows = _rows_with(rows, "market", machine.market, what, known["market"])
+    what, note = f"{what} {machine.market}", None
     dated = [row for row in rows if parse_date(row["as_of"])]
     if dated:
-        row, note = _newest(dated, machine, date, what), None
+        row = _newest(dated, machine, date, what)
     elif machine.as_of is None:
         row, note = rows[0], f"{what} has no dated price; the price of an undated snapshot is used"
     else:
@@ -175,40 +185,32 @@ def listed_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> 
     return {"currency": "usd", "per_hour": per_hour, "as_of": row["as_of"], "source": row["source"], "note": note}
 
 
-class UnknownSpotPrice(ConfigError):
-    """No table has a spot price of the machine on that date."""
+def _started(row: Dict, date: datetime.date) -> bool:
+    """Return whether a price is of that date or before it; a price without a date is."""
+    return (parse_date(row["as_of"]) or date) <= date
 
 
-def check_spot(machine: Machine, date: datetime.date, table: List[Dict]) -> None:
-    """Raise UnknownSpotPrice for an instance and region with prices on demand alone, or with later ones."""
-    keys = ("provider", "instance", "region")
-    rows = [row for row in table if all(row[key] == getattr(machine, key) for key in keys)]
-    spots = [row for row in rows if row["market"] == "spot"]
-    past = [row for row in spots if not parse_date(row["as_of"]) or parse_date(row["as_of"]) <= date]
-    if machine.market == "spot" and rows and not past:
-        where = f"{machine.instance} {machine.region}"
-        known = f"no price of {where} on {date} is known: import one (mxscale prices update=vms.csv)"
-        raise UnknownSpotPrice(f"machine.market=spot: {known}, {BY_HAND}")
+def _rows_with(rows: List[Dict], key: str, value: Optional[str], what: str, known: set) -> List[Dict]:
+    """Return the rows with that value; otherwise raise ConfigError with all values, or for a misspelt one the nearest.
 
-
-def _rows_with(rows: List[Dict], key: str, value: Optional[str], what: str, table: List[Dict]) -> List[Dict]:
-    """Return the rows with that value; otherwise raise ConfigError with the nearest or all values."""
-    found = [row for row in rows if row[key] == value]
-    if found:
-        return found
+    Args:
+        known: Values of the provider's rows.
+    """
+    selected = [row for row in rows if row[key] == value]
+    if selected:
+        return selected
     names = sorted({row[key] for row in rows})
     listed = ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if names[MAX_LISTED:] else "")
     available = f"{what} has prices for {listed} ({BY_HAND})"
     if value is None:
         raise ConfigError(f"machine.{key} is missing: {available}")
-    # A valid region without a row of this instance is not a misspelling
-    if value in {row[key] for row in table} | set(RULES[f"machine.{key}"].choices):
+    if value in known | set(RULES[f"machine.{key}"].choices):
         raise ConfigError(f"machine.{key}={value}: {available}")
     raise ConfigError(f"machine.{key}={value}{nearest(value, names, f'machine.{key}=')} ({BY_HAND})")
 
 
 def _newest(rows: List[Dict], machine: Machine, date: datetime.date, what: str) -> Dict:
-    past = [row for row in rows if parse_date(row["as_of"]) <= date]
+    past = [row for row in rows if _started(row, date)]
     if past:
         return max(reversed(past), key=lambda row: parse_date(row["as_of"]))  # of equal dates the last one added
     dates = ", ".join(sorted({str(parse_date(row["as_of"])) for row in rows}))
@@ -274,7 +276,7 @@ def affordable_s(price: Price, bounds: Dict[str, float], before: Sequence[Usage]
     if round(hours, 9) < 0:
         return 0.0
     ran_s = sum(attempt.seconds for attempt in _starts(price, attempts)[-1])
-    hours += _billed_hours(price, ran_s)
+    hours += billed_hours(ran_s, price.billing, price.minimum_s)
     seconds = 3600 * math.floor(round(hours, 9)) if price.billing == "per_hour" else 3600 * hours
     return max(0.0, round(seconds - ran_s, 6))
 
@@ -296,16 +298,17 @@ def _node_hours(price: Price, start: List[Usage]) -> float:
     ends = accumulate(attempt.seconds for attempt in start)
     for seconds, attempt in reversed([*zip(ends, start)]):
         more = max(0, attempt.nodes - counted)  # nodes that no later attempt uses
-        hours += more * _billed_hours(price, seconds)
+        hours += more * billed_hours(seconds, price.billing, price.minimum_s)
         counted += more
     return hours
 
 
-def _billed_hours(price: Price, seconds: float) -> float:
-    if price.billing == "per_hour":
+def billed_hours(seconds: float, billing: str, minimum_s: float) -> float:
+    """Return the billed hours of one start of a node."""
+    if billing == "per_hour":
         # In milliseconds, so that a sum such as 3600.0000000001 s does not start a second hour
         return max(1, math.ceil(round(seconds, 3) / 3600))
-    return max(seconds, price.minimum_s) / 3600
+    return max(seconds, minimum_s) / 3600
 
 
 # ---------------------------------------------------------------- output

@@ -21,12 +21,12 @@ def pricing(config: Config) -> Callable[[Machine], Price]:
 def usage(attempts: Sequence[Attempt], price: Price, attempt: int, until_ms: float) -> List[Usage]:
     """Return the attempts as they are billed up to the time `until_ms` in `attempt`; later attempts do not count."""
     used = []
-    for each in attempts:
-        if each.attempt <= attempt:
+    for record in attempts:
+        if record.attempt <= attempt:
             # Earlier attempts have an end: the next one records it if their parent process was killed
-            ended_ms = until_ms if each.attempt == attempt else each.ended_ms
-            seconds = max(0.0, (ended_ms - each.started_ms) / 1000)
-            used.append(Usage(seconds, each.nodes or price.nodes, each.continues))
+            ended_ms = until_ms if record.attempt == attempt else record.ended_ms
+            seconds = max(0.0, (ended_ms - record.started_ms) / 1000)
+            used.append(Usage(seconds, record.nodes or price.nodes, record.continues))
     return used
 
 
@@ -44,7 +44,7 @@ def cost_of(run: RunDir) -> Callable[[dict], dict]:
 def so_far(run: Optional[RunDir]) -> List[Usage]:
     """Return the attempts of a run to resume; None: a new run."""
     attempts = () if run is None else run.attempts
-    ended = [replace(each, ended_ms=each.ended_ms or last_seen_ms(run, each)) for each in attempts]
+    ended = [replace(record, ended_ms=record.ended_ms or last_seen_ms(run, record)) for record in attempts]
     return usage(ended, _price(run), len(ended) + 1, 0) if ended else []
 
 
@@ -58,7 +58,7 @@ def last_seen_ms(run: RunDir, attempt: Attempt) -> int:
 
 def wall_s(run: RunDir, attempt: int, until_ms: float) -> float:
     """Return the seconds of all attempts up to the time `until_ms` in `attempt`."""
-    return sum(each.seconds for each in usage(run.attempts, _price(run), attempt, until_ms))
+    return sum(used.seconds for used in usage(run.attempts, _price(run), attempt, until_ms))
 
 
 def total(run: RunDir, attempt: int, until_ms: float) -> dict:

@@ -14,15 +14,15 @@ class Calibration(NamedTuple):
     """Measured runs and links."""
 
     runs: List[Measured]
-    links: Dict[str, Link]  # as machines.Given.links
+    links: Dict[str, Link]  # as machines.node takes them
     sources: str
 
 
 def read(sources, config: Config) -> Calibration:
     """Read `plan.calibrate`: directories of runs and of `mxscale test-allreduce`. Raises ConfigError."""
-    given = [] if sources is None else sources if isinstance(sources, list) else [sources]
+    paths = [] if sources is None else sources if isinstance(sources, list) else [sources]
     runs, links, used = [], {}, []
-    for source in given:
+    for source in paths:
         if record := RunDir(source).read(ALLREDUCE):
             name = "nic" if record["nodes"] > 1 else "intra"
             links[name] = of_allreduce(source, record)

@@ -3,7 +3,7 @@
 import functools
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 from mxscale.util import csv_tables
 
@@ -42,7 +42,7 @@ def network(name: str) -> Optional[Network]:
     """Return the network of a published name (ResNet50_v1.5, vgg-16, ...); None if unknown."""
     text = re.sub(r"[\s_]+", "-", _cut(name).strip())
     text = re.sub(r"(resnex?t)-?v\d(\.\d)?[a-d]?-(?=\d)", r"\1-", text)  # resnet_v1_152 is resnet152_v1
-    return next((found for pattern, found in networks() if pattern.search(text)), None)
+    return next((known for pattern, known in networks() if pattern.search(text)), None)
 
 
 def launches_s(tensors, launch_s: float):
@@ -66,20 +66,17 @@ def device(name: str) -> Optional[Dict[str, object]]:
     return next((known for known in devices().values() if known["pattern"].search(_cut(name))), None)
 
 
-def source(name: str, quantity: str) -> str:
-    """Return the source of a device's quantity; "" if the device or the quantity is unknown."""
-    rows = (row for row in _rows("device") if row["quantity"] == quantity)
-    return next((row["source"] for row in rows if re.search(row["pattern"], _cut(name))), "")
-
-
 def links() -> List[str]:
     """Return the names of all links in a node."""
     return ["pcie3", "pcie4", *(row["name"] for row in _rows("link"))]
 
 
 @functools.cache
-def link_bytes_per_s(name: str) -> float:
-    return next(float(row["value"]) for row in _rows("link") if row["name"] == name)
+def link_in_node(name: str) -> Tuple[float, float]:
+    """Return (nominal bytes/s, 0 for PCIe; rate of the PCIe generation, that of PCIe 3 being 1) of a link's name."""
+    if name.startswith("pcie"):
+        return 0.0, 2.0 if name == "pcie4" else 1.0
+    return next(float(row["value"]) for row in _rows("link") if row["name"] == name), 1.0
 
 
 def usual_link(gpu: str) -> str:
@@ -90,19 +87,14 @@ def usual_link(gpu: str) -> str:
 
 def usual_gbps(gpu: str) -> float:
     """Return the Gbit/s between nodes of the machines that usually have such devices."""
-    found = (float(row["value"]) for row in _rows("network") if re.search(row["pattern"], _cut(gpu)))
-    return next(found, None) or float(_other(gpu, "gbps"))
+    rates = (float(row["value"]) for row in _rows("network") if re.search(row["pattern"], _cut(gpu)))
+    return next(rates, None) or float(_other(gpu, "gbps"))
 
 
 @functools.cache
 def instances() -> Dict[str, Dict[str, str]]:
     """Return the rows of tables/instances.csv by instance (p3.16xlarge, ...)."""
     return {row["instance"]: row for row in csv_tables.read("instances")}
-
-
-def instance_gbps(name: str) -> Optional[float]:
-    """Return the Gbit/s of an instance's network; None if unknown."""
-    return float(instances().get(name, {}).get("nic_gbps") or 0) or None
 
 
 def _other(gpu: str, quantity: str) -> str:

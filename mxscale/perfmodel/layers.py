@@ -56,13 +56,9 @@ def names() -> List[str]:
     return list(_table())
 
 
-def known(name: Optional[str]) -> bool:
-    return name in _table()
-
-
 @functools.lru_cache
 def _table() -> Dict[str, List[Dict[str, str]]]:
-    found: Dict[str, List[Dict[str, str]]] = {}
+    networks: Dict[str, List[Dict[str, str]]] = {}
     for row in csv_tables.read("layers"):
-        found.setdefault(row["network"], []).append(row)
-    return found
+        networks.setdefault(row["network"], []).append(row)
+    return networks

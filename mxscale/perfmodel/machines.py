@@ -1,14 +1,14 @@
 """Machines to plan for: devices, links, price."""
 
-from dataclasses import dataclass, field, replace
+import math
+from dataclasses import dataclass, replace
 from typing import Callable, Mapping, Optional, Tuple
 
 from mxscale.config import schema
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.cost import prices
 from mxscale.perfmodel import hardware, step_time
-from mxscale.perfmodel.scenarios import Machine
-from mxscale.perfmodel.step_time import Link
+from mxscale.perfmodel.step_time import FREE, Link
 from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError, nearest
 
@@ -16,65 +16,62 @@ GBIT = 1e9 / 8  # bytes/s
 
 
 @dataclass(frozen=True)
-class Node:
-    """A kind of machine, with descriptions of its links and price."""
+class Machine:
+    """A node of one kind: its devices, links and price. An unknown price is NaN."""
 
-    machine: Machine
-    gpu: Optional[str]  # None: no GPU, or an unknown one
-    links: str
-    price: str
-
-
-@dataclass(frozen=True)
-class Given:
-    """Values that override the tables."""
-
-    gpus: Optional[int] = None
-    nic_gbps: Optional[float] = None
-    rdma: Optional[bool] = None
-    links: Mapping[str, Link] = field(default_factory=dict)  # measured: intra, nic
+    name: str
+    gpus: int  # devices of a node
+    intra: Link  # between them, for a ring
+    intra_kvstore: Link  # between them, for a kvstore's sum
+    nic: Optional[Link]  # between nodes; None: unknown
+    nic_servers: Optional[Link]  # between nodes, for parameter servers, which do not use RDMA
+    usd_per_hour: float = float("nan")
+    eur_per_hour: float = float("nan")
+    gpu: Optional[str] = None  # None: no GPU, or an unknown one
+    links: str = ""  # described, as is the price
+    price: str = ""
 
 
-def node(settings: schema.Machine, price_of: Callable[[schema.Machine], Price], given: Given = Given()) -> Node:
-    """Return the machine that the settings name.
+def node(
+    settings: schema.Machine,
+    price_of: Callable[[schema.Machine], Price],
+    links: Mapping[str, Link],
+    gpus: Optional[int] = None,
+    nic_gbps: Optional[float] = None,
+    rdma: Optional[bool] = None,
+) -> Machine:
+    """Return the machine that the settings name; values that are given override the tables.
 
     Args:
         price_of: Returns the price of one node, as prices.freeze_price does.
+        links: Measured ones, inside a node (`intra`) and between nodes (`nic`).
 
     Raises:
         ConfigError: The instance, its devices or its price is unknown.
     """
     row = hardware.instances().get(settings.instance or "", {})
-    priced = given.gpus and settings.instance and price_of(replace(settings, nodes=1)).known  # from a user's table
+    priced = gpus and settings.instance and price_of(replace(settings, nodes=1)).known  # from a user's table
     if not row and PRICE_SOURCES[settings.provider].listed and not priced:
         where = f"machine.instance={settings.instance}" if settings.instance else "machine.instance is missing"
         raise ConfigError(f"{where}{nearest(settings.instance or '', hardware.instances())}")
-    devices = given.gpus or int(row.get("gpus") or 0)
+    devices = gpus or int(row.get("gpus") or 0)
     if not devices:
         what = settings.instance or f"machine={settings.provider}"
         raise ConfigError(f"plan.gpus is missing: the number of devices of a {what} node is unknown")
     gpu = row.get("gpu") or None
     ring, kvstore, inside = inside_node(gpu, devices)
-    if measured := given.links.get("intra"):
+    if measured := links.get("intra"):
         ring, kvstore, inside = measured, measured, "measured inside a node"
-    rdma = row.get("rdma") == "yes" if given.rdma is None else given.rdma
-    nic, servers, between = between_nodes(given.nic_gbps or float(row.get("nic_gbps") or 0), rdma)
-    if measured := given.links.get("nic"):
+    rdma = row.get("rdma") == "yes" if rdma is None else rdma
+    nic, servers, between = between_nodes(nic_gbps or float(row.get("nic_gbps") or 0), rdma)
+    if measured := links.get("nic"):
         nic, servers, between = measured, measured, "measured between nodes"
     price = price_of(replace(settings, nodes=1))
     name = settings.instance or settings.provider
-    money = (_money(price, currency) for currency in ("usd", "eur"))
-    machine = Machine(name, devices, ring, kvstore, nic, servers, *money)
+    money = [math.nan if value is None else value for value in map(price.per_hour, ("usd", "eur"))]
     of_devices = f"{devices} x {gpu or 'device'}, {inside}, " if gpu or devices > 1 else ""
-    return Node(machine, gpu, f"{name}: {of_devices}{between}", prices.describe(price))
-
-
-def _money(price: Price, currency: str) -> float:
-    value = price.per_hour(currency)
-    return float("nan") if value is None else value
-
-
-FREE = Link(0.0, float("inf"))
+    wires = f"{name}: {of_devices}{between}"
+    return Machine(name, devices, ring, kvstore, nic, servers, *money, gpu, wires, prices.describe(price))
 
 
 def inside_node(gpu: Optional[str], devices: int) -> Tuple[Link, Link, str]:
@@ -84,13 +81,10 @@ def inside_node(gpu: Optional[str], devices: int) -> Tuple[Link, Link, str]:
         return FREE, FREE, "one device"
     name = hardware.usual_link(gpu or "")
     taken = "" if gpu and hardware.device(gpu) else " (default, the link is unknown)"
-    if not name.startswith("pcie"):
-        link = Link(k["alpha_nvlink"], k["nvlink_share"] * hardware.link_bytes_per_s(name))
-        return link, link, f"{name} {link.bytes_per_s / 1e9:g} GB/s inside a node{taken}"
-    generation = 2 if name == "pcie4" else 1
-    ring = Link(k["alpha_pcie"], generation * k["ring_pcie"])
-    shared = Link(k["alpha_pcie"], generation * k["bridge"], True)
-    return ring, shared, f"{name} {ring.bytes_per_s / 1e9:g} GB/s inside a node{taken}"
+    ring, summed = (
+        Link(*map(float, step_time.inside_node(k, *hardware.link_in_node(name), kvstore))) for kvstore in (False, True)
+    )
+    return ring, summed, f"{name} {ring.bytes_per_s / 1e9:g} GB/s inside a node{taken}"
 
 
 def between_nodes(gbps: float, rdma: bool) -> Tuple[Optional[Link], Optional[Link], str]:
@@ -98,10 +92,6 @@ def between_nodes(gbps: float, rdma: bool) -> Tuple[Optional[Link], Optional[Lin
     if not gbps:
         return None, None, "link between nodes unknown"
     k = hardware.constants()
-    tcp, nic = (_plain(step_time.between_nodes(k, gbps * GBIT, fast)) for fast in (False, rdma))
+    tcp, nic = (Link(*map(float, step_time.between_nodes(k, gbps * GBIT, fast))) for fast in (False, rdma))
     how = "RDMA" if rdma else "TCP"
     return nic, tcp, f"{gbps:g} Gbit/s between nodes, {nic.bytes_per_s / GBIT:.3g} Gbit/s achieved by {how}"
-
-
-def _plain(link: Link) -> Link:
-    return Link(float(link.alpha_s), float(link.bytes_per_s))

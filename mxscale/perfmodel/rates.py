@@ -81,11 +81,11 @@ def of_device(
     if others:
         ran = "on a CPU" if others[0].device == "cpu" else f"on {others[0].gpu}"
         raise ConfigError(f"plan.calibrate: {others[0].source} ran {ran}, but the plan is for {gpu}")
-    found = measured(network, batch, precision, runs)
-    if not found and gpu:
-        found = tabled(network, gpu, batch, precision)
-    if found:
-        return found
+    rate = measured(network, batch, precision, runs)
+    if not rate and gpu:
+        rate = reported(network, gpu, batch, precision) or computed(network, gpu, precision)
+    if rate:
+        return rate
     on = f"on {gpu}" if gpu else "on this machine"
     raise ConfigError(
         f"the rate of one device that trains {network.name} in {precision} {on} is unknown: give plan.images_per_s, or "
@@ -110,38 +110,31 @@ def measured(network: Network, batch: int, precision: str, runs: Sequence[Measur
     return Rate(run.images_per_s / run.devices, source, "measured")
 
 
-def tabled(network: Network, gpu: str, batch: int, precision: str, without: str = "") -> Optional[Rate]:
-    """Return the rate by the tables, without a published source: published, else computed; None if unknown."""
-    args = (network, gpu, batch, precision, without)
-    return reported(*args) or computed(*args)
+def reported(
+    network: Network, gpu: str, batch: float, precision: str, points: Optional[Sequence[rows.Point]] = None
+) -> Optional[Rate]:
+    """Return a published rate of one such GPU: the same precision, then the nearest batch, framework and memory.
 
+    Args:
+        points: Published rates of one device; None: all of the package's.
+    """
+    wanted, device, names = hardware.network(network.name), hardware.device(gpu), PRECISIONS[precision]
+    if not (wanted and device):
+        return None
 
-def reported(network: Network, gpu: str, batch: float, precision: str, without: str = "") -> Optional[Rate]:
-    """Return a published rate of one such GPU: the same precision, then the nearest batch, framework and memory."""
-    wanted, device = hardware.network(network.name), hardware.device(gpu)
-    names = PRECISIONS[precision]
+    def distance(point: rows.Point) -> tuple:
+        other_framework = OTHER_FRAMEWORK * (not point.framework.startswith("MXNet"))
+        far = _distance(point.batch, batch) + other_framework + _memory_distance(point.gpu, gpu)
+        return names.index(point.precision), far, -point.rate
+
     alike = [
         point
-        for point in _single()
-        if wanted
-        and device
-        and point.source != without
-        and hardware.network(point.model) == wanted
-        and hardware.device(point.gpu) is device
-        and point.precision in names
+        for point in (single() if points is None else points)
+        if point.precision in names and hardware.network(point.model) == wanted and hardware.device(point.gpu) is device
     ]
     if not alike:
         return None
-    point = min(
-        alike,
-        key=lambda point: (
-            names.index(point.precision),
-            _distance(point.batch, batch)
-            + OTHER_FRAMEWORK * (not point.framework.startswith("MXNet"))
-            + _memory_distance(point.gpu, gpu),
-            -point.rate,
-        ),
-    )
+    point = min(alike, key=distance)
     what = f"{point.model} on {point.gpu}, {point.precision}, batch {point.batch:g}: {point.source}"
     work = _work(network)
     scaled = [f"batch {batch}"] * (point.batch != batch) + [f"{work:.3g} of the FLOPs (image size)"] * (work != 1)
@@ -152,7 +145,7 @@ def reported(network: Network, gpu: str, batch: float, precision: str, without: 
 
 def _work(network: Network) -> float:
     """Return the network's FLOPs over those at the image size of layers.csv, which publications use."""
-    ratio = network.flops / layers.network(network.name).flops if layers.known(network.name) else 1.0
+    ratio = network.flops / layers.network(network.name).flops
     return 1.0 if abs(ratio - 1) < OF_CLASSES else ratio
 
 
@@ -169,21 +162,22 @@ def at_batch(point: rows.Point, batch: float, work: float = 1.0) -> float:
 
 
 @functools.lru_cache
-def _single() -> List[rows.Point]:
+def single() -> List[rows.Point]:
+    """Return the published rates of one device in the package's tables."""
     points = [point for name in rows.TABLES for point in rows.of_package(name)]
     return [point for point in points if point.devices == 1 and point.batch and not point.flag]
 
 
-def computed(network: Network, gpu: str, batch: float, precision: str, without: str = "") -> Optional[Rate]:
-    """Return the rate at the FLOP/s that the GPU achieves with ResNet-50; too high for depthwise convolutions."""
-    device = hardware.device(gpu) or {}
-    known, resnet = device.get(QUANTITY[precision]), layers.network("resnet50_v1b")
-    if known and without and without in hardware.source(gpu, QUANTITY[precision]):
-        other = reported(resnet, gpu, batch, precision, without)
-        known = other and other.images_per_s
+def computed(network: Network, gpu: str, precision: str, resnet50: Optional[float] = None) -> Optional[Rate]:
+    """Return the rate at the FLOP/s that the GPU achieves with ResNet-50; too high for depthwise convolutions.
+
+    Args:
+        resnet50: Its images/s there; None: those of hardware.csv.
+    """
+    known = resnet50 or (hardware.device(gpu) or {}).get(QUANTITY[precision])
     if known is None:
         return None
-    achieved = known * STEP_FLOPS * resnet.flops
+    achieved = known * STEP_FLOPS * layers.network("resnet50_v1b").flops
     source = f"computed: {achieved / 1e12:.1f} TFLOP/s, which {gpu} achieves with ResNet-50 in {precision}"
     return Rate(achieved / (STEP_FLOPS * network.flops), source, "computed")
 

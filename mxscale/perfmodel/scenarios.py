@@ -1,52 +1,30 @@
 """Throughput, hours, cost and bottleneck of training on machines before they are rented.
 
 Each combination of the requested settings is a plan. All plans are evaluated by one call of `step_time.predict` on
-arrays: 100,000 plans at once.
+arrays.
 """
 
+import functools
 import itertools
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from mxscale.config.backends import BACKENDS, DEFAULT, MODELLED, RING, SERVERS
 from mxscale.config.compressions import COMPRESSIONS
-from mxscale.config.price_sources import MINIMUM_S, PRICE_SOURCES
-from mxscale.config.schema import Config
-from mxscale.config.sizes import bucket_bytes
+from mxscale.config.price_sources import MINIMUM_S
+from mxscale.cost import prices
 from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.layers import Network
-from mxscale.perfmodel.step_time import Link
-from mxscale.util.errors import ConfigError
+from mxscale.perfmodel.machines import Machine
+from mxscale.perfmodel.step_time import FREE, Link
 
-BYTES = {entry.name: float(entry.bytes_each) for entry in COMPRESSIONS.values()}  # of a gradient in transit
-
-# Each device's process pushes to the servers; with other back ends, a node sums first
-PUSH_EACH = tuple(entry.name for entry in BACKENDS.values() if entry.exchange == SERVERS and not entry.process_per_node)
-ONE_NODE = tuple(entry.name for entry in BACKENDS.values() if entry.drives_all_devices)
-
+ONE_NODE = [entry.name for entry in BACKENDS.values() if entry.drives_all_devices]
 
 Plans = Dict[str, np.ndarray]  # column -> one value per plan
-PARTS = ("compute", "exchange", "exposed", "stragglers", "input")  # of a step, in seconds
 INNER = ("machine", "servers_setting")  # columns that `rows` omits: index in the grid, servers as requested
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A node of one kind: its devices, links and price. An unknown price is NaN."""
-
-    name: str
-    gpus: int  # devices of a node
-    intra: Link  # between them, for a ring
-    intra_kvstore: Link  # between them, for a kvstore's sum
-    nic: Optional[Link]  # between nodes; None: unknown
-    nic_servers: Optional[Link]  # between nodes, for parameter servers, which do not use RDMA
-    usd_per_hour: float = float("nan")
-    eur_per_hour: float = float("nan")
-
-
-LINKS = ("intra", "intra_kvstore", "nic", "nic_servers")
 
 
 @dataclass(frozen=True)
@@ -83,103 +61,68 @@ class Task:
     minimum_s: float = MINIMUM_S
 
 
-def exchange_of(config: Config) -> str:
-    """Return the modelled back end: the default one before a trial, and for one rank, which exchanges nothing."""
-    entry = config.comm.entry
-    return DEFAULT if entry.single_rank else entry.name
-
-
-def check_modelled(names: Sequence[str]) -> None:
-    """Raise ConfigError if one of these back ends has no performance model."""
-    for name in names:
-        if name not in MODELLED:
-            raise ConfigError(f"comm={name} has no performance model: set plan.comm to one of {', '.join(MODELLED)}")
-
-
-def task_of(config: Config, network: Network, images: int, rates: Mapping) -> Task:
-    """Return the settings that a configuration fixes for all plans; rates: see Task.rates."""
-    return Task(
-        network=network,
-        images=images,
-        epochs=config.epochs,
-        rates=rates,
-        accumulation=config.batch.accumulation,
-        bucket_bytes={
-            delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
-            for delayed in (False, True)
-        },
-        overlap=config.comm.overlap,
-        hierarchical=config.comm.hierarchical,
-        setup_s=60 * config.launch.setup_minutes,
-        billing=config.machine.billing,
-        minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,
-    )
-
-
-def exchanges(plans: Plans) -> np.ndarray:
-    """Return how each plan's gradients travel: RING, ALL_TO_ALL or SERVERS."""
-    return np.vectorize(MODELLED.get, otypes=[str])(plans["comm"])
-
-
 # ---------------------------------------------------------------- combinations
 
 
 def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
     """Return the columns of all valid combinations, and the number of invalid ones by reason."""
-    axes: Dict[str, Sequence] = vars(grid)
-    lengths = [len(values) for values in axes.values()]
-    places = dict(zip(axes, np.indices(lengths).reshape(len(lengths), -1)))
-    plans = {name: np.array(axes[name])[place] for name, place in places.items() if name != "machine"}
-    plans["machine"] = places["machine"]
-    plans["instance"] = np.array([each.name for each in grid.machine])[places["machine"]]
-    plans["devices"] = plans["nodes"] * _of(grid.machine, "gpus")[places["machine"]]
-    served = exchanges(plans) == SERVERS
-    plans["servers_setting"] = np.where(served, plans["servers"], "")
-    plans["servers"] = np.where(served, _server_counts(grid.servers, places["servers"], plans["nodes"]), 0)
-
-    valid, refused = np.ones(len(served), bool), {}
-    for why, where in _invalid(grid, plans, served).items():
-        if count := int((where & valid).sum()):
-            refused[why] = count
-        valid &= ~where
-    others = [place for name, place in places.items() if name != "servers"]
-    same = np.ravel_multi_index(others, [len(axes[name]) for name in axes if name != "servers"])
-    # Two settings of servers can be one plan: any without servers, 1x and 1 on one node
-    _, first = np.unique(same * (1 + plans["servers"].max()) + plans["servers"], return_index=True)
-    kept = np.intersect1d(first, np.flatnonzero(valid))
-    return {name: column[kept] for name, column in plans.items()}, refused
-
-
-def _server_counts(settings: Sequence[str], place: np.ndarray, nodes: np.ndarray) -> np.ndarray:
-    """Return the number of servers of each plan; place: index of its setting, a number or a multiple of the nodes."""
-    number = np.array([int(setting.rstrip("x")) for setting in settings])
-    per_node = np.array([setting.endswith("x") for setting in settings])
-    return number[place] * np.where(per_node[place], nodes, 1)
-
-
-def _invalid(grid: Grid, plans: Plans, served: np.ndarray) -> Dict[str, np.ndarray]:
-    """Return which combinations are invalid by reason."""
-    compression, lacking = plans["compression"], np.zeros(len(served), bool)
-    for name in set(grid.comm):
-        lacking |= (plans["comm"] == name) & ~np.isin(compression, BACKENDS[name].compression)
-    one_node = f"{', '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node"
-    by_compression = {}
-    for entry in COMPRESSIONS.values():
-        used = compression == entry.name
-        if entry.decoded_by_servers:
-            by_compression[f"compression={entry.name} needs parameter servers"] = used & ~served
-        not_accepted = used & ~np.isin(plans["precision"], entry.accepted)
-        by_compression[f"compression={entry.name} needs {' or '.join(entry.accepted)} gradients"] = not_accepted
-    return {
-        one_node: np.isin(plans["comm"], ONE_NODE) & (plans["nodes"] > 1),
-        **by_compression,
-        "the back end does not have this compression": lacking,
-        "double buffering does not work with precision=amp": plans["double_buffering"] & (plans["precision"] == "amp"),
+    layouts = _layouts(grid)
+    axes = (grid.batch, grid.precision, grid.compression, grid.double_buffering)
+    combinations = np.meshgrid(range(len(grid.machine)), range(len(layouts)), *axes, indexing="ij")
+    machine, layout, batch, precision, compression, delayed = (axis.ravel() for axis in combinations)
+    nodes, comm, setting, servers = (np.array(column)[layout] for column in zip(*layouts))
+    plans = {
+        "machine": machine,
+        "instance": np.array([node.name for node in grid.machine])[machine],
+        "nodes": nodes,
+        "devices": nodes * np.array([node.gpus for node in grid.machine])[machine],
+        "comm": comm,
+        "servers_setting": setting,
+        "servers": servers,
+        "batch": batch,
+        "precision": precision,
+        "compression": compression,
+        "double_buffering": delayed,
     }
+    reasons = [_refusal(*values) for values in _listed(plans, *REFUSED_BY)]
+    valid = np.array([not reason for reason in reasons])
+    return {name: column[valid] for name, column in plans.items()}, dict(Counter(filter(None, reasons)))
 
 
-def _of(machines: Sequence[Machine], name: str) -> np.ndarray:
-    return np.array([getattr(machine, name) for machine in machines])
+def _layouts(grid: Grid) -> List[Tuple[int, str, str, int]]:
+    """Return the distinct (nodes, comm, servers as requested, number of servers)."""
+    layouts = {}
+    for nodes, comm, setting in itertools.product(grid.nodes, grid.comm, grid.servers):
+        served = MODELLED[comm] == SERVERS
+        servers = int(setting.rstrip("x")) * (nodes if setting.endswith("x") else 1) if served else 0
+        # Two settings can be one number: 1x and 1 on one node
+        layouts.setdefault((nodes, comm, servers), (nodes, comm, setting if served else "", servers))
+    return list(layouts.values())
+
+
+REFUSED_BY = ("nodes", "comm", "precision", "compression", "double_buffering")
+
+
+@functools.cache
+def _refusal(nodes: int, comm: str, precision: str, compression: str, double_buffering: bool) -> str:
+    """Return why a combination is invalid; "" if it is valid."""
+    backend, wire = BACKENDS[comm], COMPRESSIONS[compression]
+    if backend.drives_all_devices and nodes > 1:
+        return f"{', '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node"
+    if wire.decoded_by_servers and backend.exchange != SERVERS:
+        return f"compression={compression} needs parameter servers"
+    if precision not in wire.accepted:
+        return f"compression={compression} needs {' or '.join(wire.accepted)} gradients"
+    if compression not in backend.compression:
+        return "the back end does not have this compression"
+    if double_buffering and precision == "amp":
+        return "double buffering does not work with precision=amp"
+    return ""
+
+
+def _listed(plans: Plans, *names: str) -> zip:
+    """Return the values of these columns, plan by plan."""
+    return zip(*(plans[name].tolist() for name in names))
 
 
 # ---------------------------------------------------------------- time and cost
@@ -194,63 +137,69 @@ def evaluate(grid: Grid, task: Task) -> Tuple[Plans, Dict[str, int]]:
         unknown), bound, and seconds of a step: step_s, compute_s, exchange_s, exposed_s, stragglers_s, input_s.
     """
     plans, refused = combine(grid)
-    step = _step(plans, grid, task)
+    rates = np.array([task.rates[key] for key in _listed(plans, "instance", "batch", "precision")])
+    plans.update(_step(plans, rates, grid, task))
     global_batch = plans["batch"] * plans["devices"] * task.accumulation
-    too_few = global_batch > task.images
-    if too_few.any():
-        refused[f"the global batch is more than the {task.images:,} images of an epoch"] = int(too_few.sum())
-    plans.update(step)
-    plans["images_per_s"] = global_batch / step["step_s"]
-    plans["efficiency"] = plans["images_per_s"] / (plans["devices"] * _rates(plans, grid, task))
+    plans["images_per_s"] = global_batch / plans["step_s"]
+    plans["efficiency"] = plans["images_per_s"] / (plans["devices"] * rates)
     # All images count. A run drops the last partial batch, which would make plans with large batches look cheap
     seconds = task.images * task.epochs / plans["images_per_s"] + task.setup_s
     plans["hours"] = seconds / 3600
-    for currency in ("usd", "eur"):
-        plans[currency] = billed_hours(seconds, task.billing, task.minimum_s) * _per_hour(plans, grid, task, currency)
+    billed = np.array([prices.billed_hours(one, task.billing, task.minimum_s) for one in seconds.tolist()])
+    for currency in ("usd_per_hour", "eur_per_hour"):
+        plans[currency[:3]] = billed * _per_hour(plans, grid, task, currency)
+    too_few = global_batch > task.images
+    if too_few.any():
+        refused[f"the global batch is more than the {task.images:,} images of an epoch"] = int(too_few.sum())
     return {name: column[~too_few] for name, column in plans.items()}, refused
 
 
-def _rates(plans: Plans, grid: Grid, task: Task) -> np.ndarray:
-    """Return the images/s of one device alone, for each plan."""
-    rates = np.empty(len(plans["batch"]))
-    for number, batch, precision in itertools.product(range(len(grid.machine)), set(grid.batch), set(grid.precision)):
-        where = (plans["machine"] == number) & (plans["batch"] == batch) & (plans["precision"] == precision)
-        rates[where] = task.rates[grid.machine[number].name, batch, precision]
-    return rates
-
-
-def _step(plans: Plans, grid: Grid, task: Task) -> Plans:
-    """Return the columns of a step."""
-    machines, number = grid.machine, plans["machine"]
-    gpus = _of(machines, "gpus")[number]
-    comm = exchanges(plans)
-    ring, push_each = comm == RING, np.isin(plans["comm"], PUSH_EACH)
-    links = {name: _links([getattr(each, name) for each in machines], number) for name in LINKS}
-    intra = _where(ring, links["intra"], _where(push_each, Link(0.0, np.inf, False), links["intra_kvstore"]))
-    nic = _where(ring, links["nic"], links["nic_servers"])
+def _step(plans: Plans, rates: np.ndarray, grid: Grid, task: Task) -> Plans:
+    """Return the columns of a step; rates: images/s of one device alone."""
+    gpus = plans["devices"] // plans["nodes"]
+    comm = np.array([MODELLED[name] for name in plans["comm"].tolist()], dtype=str)
     images = plans["batch"] * task.accumulation
+    intra, nic = _links(plans, grid)
+    k = hardware.constants()
     job = step_time.Job(
-        compute_s=images / _rates(plans, grid, task),
+        compute_s=images / rates,
         gradients=task.network.gradients,
         accumulation=task.accumulation,
         nodes=plans["nodes"],
         gpus_per_node=gpus,
         intra=intra,
-        nic=_where((plans["nodes"] > 1) | (plans["servers"] > 0), nic, Link(0.0, np.inf)),
+        nic=nic,
         comm=comm,
-        bytes_each=np.vectorize(BYTES.get, otypes=[float])(plans["compression"]),
-        hierarchical=task.hierarchical & (plans["nodes"] > 1) & ring,
+        bytes_each=np.array([float(COMPRESSIONS[name].bytes_each) for name in plans["compression"].tolist()]),
+        hierarchical=task.hierarchical & (plans["nodes"] > 1) & (comm == RING),
         servers=_equivalent_servers(plans, nic, task.server),
-        pushes=np.where(push_each, gpus, 1),
+        pushes=np.where([_pushes_each(name) for name in plans["comm"].tolist()], gpus, 1),
         buckets=_buckets(plans["double_buffering"], task),
         double_buffering=plans["double_buffering"],
-        **software(ring, task.overlap),
+        overlap=task.overlap * np.where(comm == RING, k["overlap"], k["overlap_served"]),
+        spread=k["spread"],
+        jitter_s=k["jitter"],
+        overhead=k["overhead"],
         input_s=0.0 if task.input_images_per_s is None else gpus * images / task.input_images_per_s,
     )
-    step = step_time.predict(job)
-    parts = {f"{name}_s": getattr(step, f"{name}_s") for name in PARTS}
-    found = {"step_s": step.seconds, **parts, "bound": step.bound}
-    return {name: np.broadcast_to(column, len(number)) for name, column in found.items()}
+    return vars(step_time.predict(job))
+
+
+def _pushes_each(comm: str) -> bool:
+    """Return whether each device's process pushes to the servers; with other back ends, a node sums first."""
+    return MODELLED[comm] == SERVERS and not BACKENDS[comm].process_per_node
+
+
+def _links(plans: Plans, grid: Grid) -> Tuple[Link, Link]:
+    """Return the links inside a node and between nodes that each plan's exchange uses."""
+    used = {}
+    for (number, machine), comm in itertools.product(enumerate(grid.machine), grid.comm):
+        ring = MODELLED[comm] == RING
+        summed = FREE if _pushes_each(comm) else machine.intra_kvstore
+        nic = machine.nic if ring else machine.nic_servers
+        used[number, comm] = (machine.intra if ring else summed, nic or Link(np.nan, np.nan))
+    links = np.array([used[key] for key in _listed(plans, "machine", "comm")], float).reshape(-1, 2, 3)
+    return Link(*links[:, 0].T), Link(*links[:, 1].T)
 
 
 def _buckets(delayed: np.ndarray, task: Task) -> List[Tuple[np.ndarray, np.ndarray]]:
@@ -262,17 +211,6 @@ def _buckets(delayed: np.ndarray, task: Task) -> List[Tuple[np.ndarray, np.ndarr
     ]
 
 
-def software(ring, overlap: bool) -> Dict:
-    """Return the fields of step_time.Job that depend on the software: overlap, variation of steps, overhead."""
-    k = hardware.constants()
-    return {
-        "overlap": overlap * np.where(ring, k["overlap"], k["overlap_served"]),
-        "spread": k["spread"],
-        "jitter_s": k["jitter"],
-        "overhead": k["overhead"],
-    }
-
-
 def _equivalent_servers(plans: Plans, nic: Link, server: Optional[Machine]) -> np.ndarray:
     """Return the number of servers in units of the workers' NIC: a server with half its rate counts as half."""
     if server is None or server.nic_servers is None:
@@ -280,29 +218,12 @@ def _equivalent_servers(plans: Plans, nic: Link, server: Optional[Machine]) -> n
     return plans["servers"] * server.nic_servers.bytes_per_s / nic.bytes_per_s
 
 
-def _links(links: Sequence[Optional[Link]], number: np.ndarray) -> Link:
-    links = [link or Link(np.nan, np.nan) for link in links]
-    return Link(*(np.array([getattr(link, name) for link in links])[number] for name in vars(links[0])))
-
-
-def _where(condition, first: Link, second: Link) -> Link:
-    return Link(*(np.where(condition, getattr(first, name), getattr(second, name)) for name in vars(first)))
-
-
-def billed_hours(seconds: np.ndarray, billing: str, minimum_s: float) -> np.ndarray:
-    """Return the billed hours of one attempt, as prices.bill does (arrays)."""
-    if billing == "per_hour":
-        return np.maximum(1, np.ceil(np.round(seconds, 3) / 3600))
-    return np.maximum(seconds, minimum_s) / 3600
-
-
 def _per_hour(plans: Plans, grid: Grid, task: Task, currency: str) -> np.ndarray:
-    """Return the price per hour of all nodes of each plan, including its servers."""
-    workers = plans["nodes"] * _of(grid.machine, f"{currency}_per_hour")[plans["machine"]]
-    if not plans["servers"].any():
+    """Return the price per hour of all nodes of each plan, including its servers; currency: a field of Machine."""
+    workers = plans["nodes"] * np.array([getattr(machine, currency) for machine in grid.machine])[plans["machine"]]
+    if task.server is None:
         return workers
-    each = getattr(task.server, f"{currency}_per_hour")
-    return workers + np.where(plans["servers"] > 0, plans["servers"] * each, 0.0)
+    return workers + np.where(plans["servers"] > 0, plans["servers"] * getattr(task.server, currency), 0.0)
 
 
 def rows(plans: Plans, places: Sequence[int]) -> List[Dict]:

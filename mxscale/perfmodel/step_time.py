@@ -12,7 +12,7 @@ parameter servers, arXiv:1512.01274.
 import functools
 import statistics
 from dataclasses import dataclass
-from typing import List, Mapping, Sequence, Tuple, Union
+from typing import List, Mapping, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -27,13 +27,15 @@ BACKWARD = 2 / 3
 ONE_BUCKET = ((1.0, 1.0),)
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """Latency and bandwidth of a link in one direction, as achieved by the exchange."""
 
     alpha_s: Numbers  # seconds per message
     bytes_per_s: Numbers
     shared: Union[bool, np.ndarray] = False  # by the devices of a node, such as a PCIe host bridge
+
+
+FREE = Link(0.0, np.inf)
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Job:
     accumulation: Numbers = 1  # batches of a device per step; gradients are complete in the last one
     nodes: Numbers = 1
     gpus_per_node: Numbers = 1
-    intra: Link = Link(0.0, np.inf)  # between the devices of a node
-    nic: Link = Link(0.0, np.inf)  # between nodes; shared by the devices of a node
+    intra: Link = FREE  # between the devices of a node
+    nic: Link = FREE  # between nodes; shared by the devices of a node
     comm: Union[str, np.ndarray] = RING  # RING | ALL_TO_ALL | SERVERS of config/backends.py
     bytes_each: Numbers = 4  # bytes of a gradient on the wire: 2 with fp16
     hierarchical: Union[bool, np.ndarray] = False  # horovod: sum inside the nodes first
@@ -69,9 +71,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of a step and its parts; `bound` is the longest of compute, input and exchange."""
+    """Seconds of a step and of its parts; `bound` is the longest of compute, input and exchange."""
 
-    seconds: np.ndarray
+    step_s: np.ndarray
     compute_s: np.ndarray
     exchange_s: np.ndarray  # hidden or not
     exposed_s: np.ndarray  # not hidden by backward
@@ -137,7 +139,7 @@ def exchange(job: Job, size: Numbers) -> Numbers:
 
 def slowed(link: Link, messages: Numbers) -> Link:
     """Return the link with the latency of a bucket that is sent in several messages."""
-    return Link(np.multiply(messages, link.alpha_s), link.bytes_per_s, link.shared)
+    return link._replace(alpha_s=np.multiply(messages, link.alpha_s))
 
 
 def ring(ranks: Numbers, size: Numbers, link: Link) -> Numbers:
@@ -162,8 +164,8 @@ def all_to_all(gpus: Numbers, size: Numbers, link: Link) -> Numbers:
     The bytes are those of a ring, in two messages. A shared link carries the bytes of all devices.
     """
     others = np.asarray(gpus) - 1
-    each = np.where(link.shared, others, others / gpus)
-    return 2 * each * size / link.bytes_per_s + 2 * np.sign(others) * link.alpha_s
+    carried = np.where(link.shared, others, others / gpus)
+    return 2 * carried * size / link.bytes_per_s + 2 * np.sign(others) * link.alpha_s
 
 
 def parameter_servers(job: Job, size: Numbers, nic: Link) -> Numbers:
@@ -225,6 +227,23 @@ def between_nodes(constants: Mapping[str, float], wire: Numbers, rdma: Union[boo
     by_rdma = np.minimum(k["rdma_share"] * wire, k["rdma_most"] * adapters)
     by_tcp = np.minimum(k["tcp_share"] * wire, k["tcp_most"])
     return Link(np.where(rdma, k["alpha_rdma"], k["alpha_tcp"]), np.where(rdma, by_rdma, by_tcp))
+
+
+def inside_node(constants: Mapping[str, float], wire: Numbers, generation: Numbers, kvstore, host=False) -> Link:
+    """Return the link that an exchange achieves between the devices of a node.
+
+    Args:
+        constants: Those of hardware.csv.
+        wire: Nominal bytes/s of NVLink or a similar link; 0: PCIe.
+        generation: Rate of the PCIe generation, that of PCIe 3 being 1.
+        kvstore: A kvstore sums in one process, over a host bridge that the devices share; otherwise a ring.
+        host: It sums in the host's memory.
+    """
+    k, linked = constants, np.greater(wire, 0)
+    shared = np.logical_and(kvstore, host | ~linked)
+    pcie = np.where(shared, np.where(host, k["host"], k["bridge"]), k["ring_pcie"]) * generation
+    rate = np.where(shared | ~linked, pcie, np.multiply(k["nvlink_share"], wire))
+    return Link(np.where(linked, k["alpha_nvlink"], k["alpha_pcie"]), rate, shared)
 
 
 def calibrate(points: Sequence[Tuple[float, float]], ranks: int) -> Link:

@@ -1,32 +1,20 @@
 """Selection of plans: the cheapest before a deadline, the fastest within a budget, the Pareto front."""
 
-from dataclasses import dataclass
 from typing import Dict, Optional
 
 import numpy as np
 
 from mxscale.perfmodel.scenarios import Plans
 
+Limits = Dict[str, float]  # column (hours, usd, eur) -> upper limit
 
-@dataclass(frozen=True)
-class Bounds:
-    """Upper limits of a plan; None: no limit."""
 
-    deadline_hours: Optional[float] = None
-    budget_usd: Optional[float] = None
-    budget_eur: Optional[float] = None
-
-    def satisfied(self, plans: Plans) -> np.ndarray:
-        """Return which plans are within all bounds; a plan of unknown cost is within no budget."""
-        within = np.ones(len(plans["hours"]), bool)
-        for name, bound in self.each().items():
-            within &= plans[name] <= bound  # False for NaN
-        return within
-
-    def each(self) -> Dict[str, float]:
-        """Return the given bounds by column."""
-        given = {"hours": self.deadline_hours, "usd": self.budget_usd, "eur": self.budget_eur}
-        return {name: bound for name, bound in given.items() if bound is not None}
+def satisfied(plans: Plans, limits: Limits) -> np.ndarray:
+    """Return which plans are within all limits; a plan of unknown cost is within no budget."""
+    within = np.ones(len(plans["hours"]), bool)
+    for name, limit in limits.items():
+        within &= plans[name] <= limit  # False for NaN
+    return within
 
 
 def cheapest(plans: Plans, among: np.ndarray) -> Optional[int]:

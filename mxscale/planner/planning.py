@@ -5,30 +5,32 @@ import json
 import os
 import textwrap
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from mxscale.config.backends import MODELLED, SERVERS
+from mxscale.config.backends import DEFAULT, MODELLED, SERVERS
 from mxscale.config.datasets import DATASETS
-from mxscale.config.schema import Config, Machine
+from mxscale.config.price_sources import PRICE_SOURCES
+from mxscale.config.schema import Config
+from mxscale.config.sizes import bucket_bytes
 from mxscale.config.verbs.plan import Plan
 from mxscale.cost.prices import UnknownSpotPrice
 from mxscale.cost.run_cost import pricing
 from mxscale.data.class_names import class_names
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
-from mxscale.planner import choice, figure, table
+from mxscale.perfmodel.step_time import Link
+from mxscale.planner import choice, table
 from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError, nearest
 
 
 def main(config: Config, settings: Plan, as_json: bool) -> None:
-    """Print, write and draw the plans. Raises ConfigError."""
-    found = solve(config, settings)
-    written = write(found, settings.output or os.path.join(config.runs, "plan"), config)
-    echo(json.dumps(as_object(found, written)) if as_json else as_text(found, written))
+    """Print and write the plans. Raises ConfigError."""
+    result = solve(config, settings)
+    path = write(result.plans, settings.output or os.path.join(config.runs, "plan"))
+    echo(json.dumps(as_object(result, path)) if as_json else as_text(result, path))
 
 
 def without_data(values: dict) -> dict:
@@ -44,8 +46,9 @@ def solve(config: Config, settings: Plan) -> "Result":
     plans, left_out = scenarios.evaluate(grid, task)
     if not len(plans["hours"]):
         raise ConfigError(f"no combination of the plan.* settings is valid: {'; '.join(left_out)}")
-    bounds = choice.Bounds(settings.deadline_hours, settings.budget_usd, settings.budget_eur)
-    return Result(plans, left_out, inputs, bounds, choose(plans, bounds))
+    limits = {"hours": settings.deadline_hours, "usd": settings.budget_usd, "eur": settings.budget_eur}
+    limits = {name: limit for name, limit in limits.items() if limit is not None}
+    return Result(plans, left_out, inputs, limits, choose(plans, limits))
 
 
 @dataclass(frozen=True)
@@ -55,50 +58,76 @@ class Result:
     plans: scenarios.Plans
     left_out: Dict[str, int]  # reason -> number of invalid combinations
     inputs: Dict[str, str]  # descriptions of what the plans rest on
-    bounds: choice.Bounds
+    limits: choice.Limits
     answer: Dict[str, int]  # description -> index of a plan
 
 
 def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenarios.Task, Dict[str, str]]:
     """Return the grid, the settings of all plans, and descriptions of what they rest on. Raises ConfigError."""
-    swept = {
-        "nodes": settings.listed("nodes", config.machine.nodes),
-        "comm": settings.listed("comm", scenarios.exchange_of(config)),
-        "servers": settings.listed("servers", "1x"),
-        "batch": settings.listed("batch", config.batch.per_device),
-        "precision": settings.listed("precision", config.precision),
-        "compression": settings.listed("compression", config.comm.compression),
-        "double_buffering": settings.listed("double_buffering", config.comm.double_buffering),
-    }
-    scenarios.check_modelled(swept["comm"])
+    swept = _swept(config, settings)
     images, classes, images_source = epoch_of(config, settings)
     network = layers.network(config.model.name, config.data.image_size, classes)
-    own = calibration.read(settings.calibrate, config)
+    measured = calibration.read(settings.calibrate, config)
     served = SERVERS in map(MODELLED.get, swept["comm"]) and swept["servers"] != ["0"]
     price_of = _known_or_not(pricing(config))
-    nodes = _nodes(config, settings, own, price_of, linked=served or max(swept["nodes"]) > 1)
-    server = _server(config, settings, own, price_of) if served else None
-    epochs, given = settings.epochs or config.epochs, settings.input_images_per_s
-    device_rates, rate_sources, error = _rates(network, nodes, swept, settings, own)
+    nodes = _nodes(config, settings, measured.links, price_of)
+    for node in nodes:
+        if node.nic is None and (served or max(swept["nodes"]) > 1):
+            raise ConfigError(f"plan.nic_gbps is missing: the link between nodes of {node.name} is unknown")
+    server = _server(config, settings, measured.links, price_of) if served else None
+    device_rates, rate_sources, error = _rates(network, nodes, swept, settings.images_per_s, measured.runs)
+    epochs, fed = settings.epochs or config.epochs, settings.input_images_per_s
+    known = {"images": images, "epochs": epochs, "rates": device_rates, "server": server, "input_images_per_s": fed}
     inputs = {
         "network": f"{network.name}: {network.gradients / 1e6:.1f} million gradients, "
         f"{network.flops / 1e9:.2f} GFLOPs per forward pass",
         "epochs": f"{epochs:g} of {images:,} images ({images_source})",
         "device": rate_sources,
         "error": error,
-        "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [own.sources])]),
-        "input": f"{given:,.0f} images/s per node (given)" if given else "not modelled (plan.input_images_per_s)",
+        "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [measured.sources])]),
+        "input": f"{fed:,.0f} images/s per node (given)" if fed else "not modelled (plan.input_images_per_s)",
         "price": "; ".join(dict.fromkeys(node.price for node in nodes)),
         "servers": f"{server.links}; {server.price}" if server else None,
     }
-    task = replace(
-        scenarios.task_of(config, network, images, device_rates),
-        server=server and server.machine,
-        epochs=epochs,
-        input_images_per_s=given,
+    inputs = {name: text for name, text in inputs.items() if text}
+    return scenarios.Grid(nodes, **swept), _task(config, network, **known), inputs
+
+
+def _task(config: Config, network: layers.Network, **known) -> scenarios.Task:
+    """Return the settings of all plans; known: those that the configuration does not fix."""
+    return scenarios.Task(
+        network=network,
+        accumulation=config.batch.accumulation,
+        bucket_bytes={
+            delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
+            for delayed in (False, True)
+        },
+        overlap=config.comm.overlap,
+        hierarchical=config.comm.hierarchical,
+        setup_s=60 * config.launch.setup_minutes,
+        billing=config.machine.billing,
+        minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,
+        **known,
     )
-    grid = scenarios.Grid(machine=[node.machine for node in nodes], **swept)
-    return grid, task, {name: text for name, text in inputs.items() if text}
+
+
+def _swept(config: Config, settings: Plan) -> Dict[str, list]:
+    """Return the requested values of each axis of the grid except the machines. Raises ConfigError."""
+    backend = config.comm.entry
+    swept = {
+        "nodes": settings.listed("nodes", config.machine.nodes),
+        # The default back end before a trial, and for one rank, which exchanges nothing
+        "comm": settings.listed("comm", DEFAULT if backend.single_rank else backend.name),
+        "servers": settings.listed("servers", "1x"),
+        "batch": settings.listed("batch", config.batch.per_device),
+        "precision": settings.listed("precision", config.precision),
+        "compression": settings.listed("compression", config.comm.compression),
+        "double_buffering": settings.listed("double_buffering", config.comm.double_buffering),
+    }
+    for name in swept["comm"]:
+        if name not in MODELLED:
+            raise ConfigError(f"comm={name} has no performance model: set plan.comm to one of {', '.join(MODELLED)}")
+    return swept
 
 
 def epoch_of(config: Config, settings: Plan) -> Tuple[int, Optional[int], str]:
@@ -131,31 +160,23 @@ def _known_or_not(price_of: Callable) -> Callable:
     return price
 
 
-def _nodes(
-    config: Config, settings: Plan, own: calibration.Calibration, price_of: Callable, linked: bool
-) -> List[machines.Node]:
-    """Return the requested machines; linked: whether plans need a link between nodes. Raises ConfigError."""
+def _nodes(config: Config, settings: Plan, links: Dict[str, Link], price_of: Callable) -> List[machines.Machine]:
+    """Return the requested machines; links: measured ones. Raises ConfigError."""
     machine = config.machine
     names = settings.listed("instance", None) if settings.instance else [machine.instance]
     if len(names) > 1 and (machine.usd_per_hour is not None or machine.eur_per_hour is not None):
         raise ConfigError("plan.instance lists several, and machine.usd_per_hour is the price of one: leave it out")
-    given = machines.Given(settings.gpus, settings.nic_gbps, settings.rdma, own.links)
-    nodes = [_node(machine, name, price_of, given) for name in names]
-    for node in nodes:
-        if linked and node.machine.nic is None:
-            raise ConfigError(f"plan.nic_gbps is missing: the link between nodes of {node.machine.name} is unknown")
+    nodes = []
+    for name in names:
+        instance, _, market = (name or "").partition(":")  # INSTANCE or INSTANCE:MARKET
+        named = replace(machine, instance=instance or None, market=market or machine.market)
+        node = machines.node(named, price_of, links, settings.gpus, settings.nic_gbps, settings.rdma)
+        nodes.append(replace(node, name=name) if market else node)
     return nodes
 
 
-def _node(machine: Machine, name: Optional[str], price_of: Callable, given: machines.Given) -> machines.Node:
-    """Return the machine that INSTANCE or INSTANCE:MARKET names. Raises ConfigError."""
-    instance, _, market = (name or "").partition(":")
-    node = machines.node(replace(machine, instance=instance or None, market=market or machine.market), price_of, given)
-    return replace(node, machine=replace(node.machine, name=name)) if market else node
-
-
-def _server(config: Config, settings: Plan, own: calibration.Calibration, price_of: Callable) -> machines.Node:
-    """Return the machine of a dedicated parameter server. Raises ConfigError."""
+def _server(config: Config, settings: Plan, links: Dict[str, Link], price_of: Callable) -> machines.Machine:
+    """Return the machine of a dedicated parameter server; links: measured ones. Raises ConfigError."""
     name, price = settings.server_instance, settings.server_usd_per_hour
     if name is None:
         raise ConfigError("plan.server_instance is missing; set plan.servers=0 for servers on the workers' nodes")
@@ -165,102 +186,96 @@ def _server(config: Config, settings: Plan, own: calibration.Calibration, price_
         raise ConfigError(f"plan.server_instance={name}{near}; for another one give plan.server_usd_per_hour")
     provider = "aws" if known and price is None else "custom"
     machine = replace(config.machine, provider=provider, instance=name, usd_per_hour=price, eur_per_hour=None)
+    between = {key: link for key, link in links.items() if key == "nic"}
     try:
-        links = {name: link for name, link in own.links.items() if name == "nic"}
-        nic_gbps = None if known else settings.nic_gbps
-        node = machines.node(machine, price_of, machines.Given(1, nic_gbps, links=links))
+        node = machines.node(machine, price_of, between, 1, None if known else settings.nic_gbps)
     except ConfigError as error:
-        why = str(error).replace("machine.instance", "plan.server_instance").partition(" (or give")[0]
-        raise ConfigError(
-            f"parameter servers, plan.server_instance={name}: {why}; or give plan.server_usd_per_hour"
-        ) from None
-    if node.machine.nic_servers is None:
+        why = str(error).partition(" (or give")[0]  # the price of the workers does not help
+        raise ConfigError(f"plan.server_instance={name}: {why}; or give plan.server_usd_per_hour") from None
+    if node.nic_servers is None:
         raise ConfigError(f"plan.server_instance={name}: its network is unknown: give plan.nic_gbps")
     return node
 
 
-def _rates(network, nodes, swept: dict, settings: Plan, own: calibration.Calibration) -> Tuple[dict, str, str]:
+def _rates(
+    network, nodes: List[machines.Machine], swept: dict, given: Optional[float], runs: list
+) -> Tuple[dict, str, str]:
     """Return {(machine, batch, precision): images/s of one device}, their sources, and their error.
 
     Raises ConfigError if a rate is unknown.
     """
-    found, sources, errors = {}, {}, {}
+    of_device, sources, errors = {}, {}, {}
     for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
-        rate = rates.of_device(network, node.gpu, batch, precision, given=settings.images_per_s, runs=own.runs)
-        found[node.machine.name, batch, precision] = rate.images_per_s
+        rate = rates.of_device(network, node.gpu, batch, precision, given, runs)
+        of_device[node.name, batch, precision] = rate.images_per_s
         errors[rate.kind] = rate.error
         sources.setdefault(f"{rate.images_per_s:,.1f} images/s, {rate.source}", f"batch {batch} {precision}")
     lines = list(sources) if len(sources) == 1 else [f"{first}: {source}" for source, first in sources.items()]
     more = f"; and {len(lines) - MOST_RATES} more" if len(lines) > MOST_RATES else ""
-    return found, "; ".join(lines[:MOST_RATES]) + more, "; ".join(filter(None, errors.values()))
+    return of_device, "; ".join(lines[:MOST_RATES]) + more, "; ".join(filter(None, errors.values()))
 
 
 MOST_RATES = 4  # sources in the output
 COLUMNS = 120  # of a terminal
 
 
-def choose(plans: scenarios.Plans, bounds: choice.Bounds) -> Dict[str, int]:
-    """Return the recommended plans: description -> index."""
-    allowed, given = bounds.satisfied(plans), bounds.each()
+def choose(plans: scenarios.Plans, limits: choice.Limits) -> Dict[str, int]:
+    """Return the recommended plans: description -> index. Raises ConfigError."""
+    allowed, budgets = choice.satisfied(plans, limits), [name for name in limits if name != "hours"]
     within = " and ".join(
-        f"{'within' if name == 'hours' else 'for at most'} {bound:g} {'h' if name == 'hours' else name.upper()}"
-        for name, bound in given.items()
+        f"{'within' if name == 'hours' else 'for at most'} {limit:g} {'h' if name == 'hours' else name.upper()}"
+        for name, limit in limits.items()
     )
-    if given and not allowed.any():
-        if all(np.isnan(plans[name]).all() for name in given if name != "hours") and set(given) - {"hours"}:
+    if limits and not allowed.any():
+        if budgets and all(np.isnan(plans[name]).all() for name in budgets):
             raise ConfigError("a budget needs a price: give machine.usd_per_hour or machine=aws")
-        nearest_one = choice.fastest if "hours" in given else choice.cheapest
+        nearest_one = choice.fastest if "hours" in limits else choice.cheapest
         return {f"no plan finishes {within}; the nearest": nearest_one(plans, np.ones(len(allowed), bool))}
     best = {"cheapest": choice.cheapest(plans, allowed), "fastest": choice.fastest(plans, allowed)}
-    if given and "hours" not in given:
+    if limits and "hours" not in limits:
         best = dict(reversed(best.items()))
     if len(set(best.values())) == 1:
         best = {" and ".join(best): best["fastest"]}
     return {f"{name} {within}".strip(): place for name, place in best.items() if place is not None}
 
 
-def shown(found: Result) -> List[int]:
+def shown(result: Result) -> List[int]:
     """Return the indices of the plans to print: all if few, else those on the Pareto front of time and cost."""
-    plans, count = found.plans, len(found.plans["hours"])
+    plans, count = result.plans, len(result.plans["hours"])
     if count <= table.MOST:
         return list(range(count))
-    allowed = found.bounds.satisfied(plans)
+    allowed = choice.satisfied(plans, result.limits)
     best = choice.front(plans, allowed if allowed.any() else np.ones(count, bool))
     if not len(best):  # no price is known
         best = np.argsort(plans["hours"], kind="stable")
     spread = np.unique(np.linspace(0, len(best) - 1, min(len(best), table.MOST)).astype(int))
-    return sorted({*best[spread].tolist(), *found.answer.values()}, key=lambda place: plans["hours"][place])
+    return sorted({*best[spread].tolist(), *result.answer.values()}, key=lambda place: plans["hours"][place])
 
 
-def write(found: Result, folder: str, config: Config) -> Dict[str, str]:
-    """Write plan.csv and plan.png; return their paths. Raises ConfigError."""
-    paths = {"table": os.path.join(folder, "plan.csv"), "figure": os.path.join(folder, "plan.png")}
+def write(plans: scenarios.Plans, folder: str) -> str:
+    """Write plan.csv into a folder; return its path. Raises ConfigError."""
+    path = os.path.join(folder, "plan.csv")
     try:
         os.makedirs(folder, exist_ok=True)
-        table.write_csv(found.plans, paths["table"])
-        if find_spec("matplotlib") is None:  # in the images of ranks
-            del paths["figure"]
-        else:
-            figure.draw(found.plans, found.bounds, list(found.answer.values()), config.model.name, paths["figure"])
+        table.write_csv(plans, path)
     except OSError as error:
         raise ConfigError(f"plan.output={folder}: {error.strerror}") from None
-    return paths
+    return path
 
 
-def as_text(found: Result, written: Dict[str, str]) -> str:
-    """Return the output for a terminal: inputs, table, recommendation."""
-    places = shown(found)
-    rows = scenarios.rows(found.plans, places)
+def as_text(result: Result, path: str) -> str:
+    """Return the output for a terminal: inputs, table, recommendation; path: of plan.csv."""
+    places = shown(result)
+    rows = scenarios.rows(result.plans, places)
     common = ", ".join(_described(name, value) for name, value in table.common(rows).items())
-    lines = [*map(_wrapped, [*found.inputs.items(), ("all", common)])]
-    lines += ["", table.table(rows, [places.index(place) for place in found.answer.values()]), ""]
-    count = len(found.plans["hours"])
+    lines = [*map(_wrapped, [*result.inputs.items(), ("all", common)])]
+    lines += ["", table.table(rows, [places.index(place) for place in result.answer.values()]), ""]
+    count = len(result.plans["hours"])
     if len(places) < count:
         lines.append(f"{len(places)} of {count:,} plans: no other is both faster and cheaper")
-    lines += [f"left out: {number:,} combinations ({why})" for why, number in found.left_out.items()]
-    for what, row in _answer(found).items():
-        lines.append(f"{what}: {table.sentence(row)}")
-    lines.append(f"written to {' and '.join(written.values())}; validation and checkpoints are not included")
+    lines += [f"left out: {number:,} combinations ({why})" for why, number in result.left_out.items()]
+    lines += [f"{what}: {table.sentence(row)}" for what, row in _answer(result).items()]
+    lines.append(f"written to {path}; validation and checkpoints are not included")
     return "\n".join(lines)
 
 
@@ -277,17 +292,17 @@ def _described(name: str, value) -> str:
     return f"{name} {value}".replace("_", " ").replace("True", "yes").replace("False", "no")
 
 
-def _answer(found: Result) -> Dict[str, dict]:
-    return {what: scenarios.rows(found.plans, [place])[0] for what, place in found.answer.items()}
+def _answer(result: Result) -> Dict[str, dict]:
+    return {what: scenarios.rows(result.plans, [place])[0] for what, place in result.answer.items()}
 
 
-def as_object(found: Result, written: Dict[str, str]) -> dict:
-    """Return the output for programs."""
+def as_object(result: Result, path: str) -> dict:
+    """Return the output for programs; path: of plan.csv."""
     return {
-        "known": found.inputs,
-        "count": len(found.plans["hours"]),
-        "plans": scenarios.rows(found.plans, shown(found)),
-        "left_out": found.left_out,
-        "answer": _answer(found),
-        "written": written,
+        "known": result.inputs,
+        "count": len(result.plans["hours"]),
+        "plans": scenarios.rows(result.plans, shown(result)),
+        "left_out": result.left_out,
+        "answer": _answer(result),
+        "written": {"table": path},
     }

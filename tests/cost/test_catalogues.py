@@ -203,6 +203,17 @@ def test_an_unreadable_catalog_is_one_line(tmp_path, capsys):
     assert "not a text file" in refused(capsys, tmp_path, f"update={tmp_path / 'file'}")
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
+    (tmp_path / "file").write_text(HEADER + "x,eu-west-1,1,\n", "utf-8-sig")
+    [row] = catalogs.read(str(tmp_path / "file"), "2025-03-01")
+    assert (row["instance"], row["usd_per_hour"], row["gpus"]) == ("x", "1", "0")
+
+
+def test_a_table_below_a_file_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "cannot be read as a price table" in error_of(price_table.read, tmp_path / "file" / "prices.csv")
+
+
 def test_invalid_arguments_are_one_line(tmp_path, capsys):
     update = f"update={SAMPLES / 'vms.csv'}"
     for message, *argv in (

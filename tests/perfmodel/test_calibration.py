@@ -37,8 +37,7 @@ def test_run_gives_the_rate_of_its_devices(tmp_path):
 def test_measured_link_replaces_those_of_the_tables(tmp_path):
     config = finished(tmp_path, 1, 40.0).config()
     inside, between = Link(0.0, 1e9), Link(1e-4, 2.5e8)
-    given = machines.Given(gpus=2, links={"intra": inside, "nic": between})
-    machine = machines.node(config.machine, run_cost.pricing(config), given).machine
+    machine = machines.node(config.machine, run_cost.pricing(config), {"intra": inside, "nic": between}, gpus=2)
     assert (machine.intra, machine.intra_kvstore, machine.nic, machine.nic_servers) == (
         inside,
         inside,

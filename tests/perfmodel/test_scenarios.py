@@ -8,15 +8,12 @@ import pytest
 from matplotlib.figure import Figure
 from plans import only_plan
 
-from mxscale.cost import prices
 from mxscale.perfmodel import hardware, scenarios
 from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.scenarios import Grid, Machine, Task
 from mxscale.perfmodel.step_time import Link
 from mxscale.planner import choice
-from mxscale.planner import figure as plan_figure
-from mxscale.planner.choice import Bounds
-from mxscale.rundir.price import Price
+from tools import plan_figure
 
 FREE = Link(0.0, math.inf)
 NETWORK = Network("two layers", ((1_000_000, 1e9), (1_000_000, 1e9)))  # 8 MB of float32
@@ -119,12 +116,10 @@ def test_all_images_count_and_setup_is_billed(plain):
     assert row["hours"] == pytest.approx(0.2 + 50 / 100 / 3600)
 
 
-@pytest.mark.parametrize("billing", ["per_second", "per_hour"])
-def test_hours_are_billed_as_for_a_run(billing):
-    seconds = np.array([1.0, 59.9, 60.0, 3599.0, 3600.0, 3600.0000000001, 3601.0, 86_400.5])
-    price = Price(known=True, usd_per_hour=1.0, billing=billing, minimum_s=60)
-    billed = scenarios.billed_hours(seconds, billing, 60)
-    assert billed == pytest.approx([prices.cost(price, each)["usd"] for each in seconds])
+def test_started_hours_are_billed_with_setup():
+    per_hour = {"billing": "per_hour", "setup_s": 3240}  # 54 minutes, then 6 at 100 images/s: one hour
+    assert only_plan(Grid([machine()], [1], batch=[10]), task(**per_hour))["usd"] == pytest.approx(10)
+    assert only_plan(Grid([machine()], [1], batch=[10]), task(images=3610, **per_hour))["usd"] == pytest.approx(20)
 
 
 def wide(count=12):
@@ -164,17 +159,17 @@ def test_global_batch_above_the_images_is_left_out():
     assert list(plans["nodes"]) == [1, 2] and list(refused.values()) == [1]
 
 
-def drawn(plans, monkeypatch, **bounds):
+def drawn(plans, monkeypatch, **limits):
     """Return the two axes of the figure of `plans`."""
     saved = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
-    plan_figure.draw(plans, Bounds(**bounds), [0], "net", "plan.png")
+    plan_figure.draw(plans, limits, [0], "net", "plan.png")
     return saved[0].axes
 
 
 def test_figure_shows_a_line_per_series_and_the_budget(monkeypatch):
     plans, _ = scenarios.evaluate(*wide())
-    left, right = drawn(plans, monkeypatch, budget_usd=5.0)
+    left, right = drawn(plans, monkeypatch, usd=5.0)
     assert 1 < len(left.get_lines()) <= plan_figure.MOST_LINES
     labels = {text.get_text() for text in right.get_legend().get_texts()}
     assert {"Pareto front", "recommended", "budget 5 USD"} < labels and right.get_ylabel() == "USD"
@@ -186,13 +181,19 @@ def test_figure_without_a_price_is_drawn(monkeypatch):
     assert [text.get_text() for text in right.texts] == ["no known price"]
 
 
+def test_tool_draws_the_figure_of_a_plan(tmp_path):
+    settings = ["machine=local", "plan.gpus=2", "plan.nic_gbps=10", "plan.images_per_s=95", "plan.nodes=[1,4]"]
+    plan_figure.main(str(tmp_path / "plan.png"), *settings)
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_cheapest_and_fastest_within_bounds():
     plans, _ = scenarios.evaluate(*wide())
     hours, usd = plans["hours"], plans["usd"]
     deadline, budget = np.median(hours), np.median(usd)
-    within = Bounds(deadline_hours=deadline).satisfied(plans)
+    within = choice.satisfied(plans, {"hours": deadline})
     assert usd[choice.cheapest(plans, within)] == usd[hours <= deadline].min()
-    within = Bounds(budget_usd=budget).satisfied(plans)
+    within = choice.satisfied(plans, {"usd": budget})
     assert hours[choice.fastest(plans, within)] == hours[usd <= budget].min()
 
 
@@ -200,7 +201,7 @@ def test_unknown_price_is_within_no_budget():
     plans, _ = scenarios.evaluate(Grid([machine(usd=math.nan)], [1], batch=[10]), task())
     [row] = scenarios.rows(plans, [0])
     assert row["usd"] is None and row["eur"] is None and row["hours"] > 0
-    assert not Bounds(budget_usd=1e9).satisfied(plans).any() and Bounds(deadline_hours=1e9).satisfied(plans).all()
+    assert not choice.satisfied(plans, {"usd": 1e9}).any() and choice.satisfied(plans, {"hours": 1e9}).all()
 
 
 def test_front_is_not_dominated():

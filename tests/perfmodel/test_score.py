@@ -147,14 +147,14 @@ def test_invalid_file_is_one_line(points, capsys, tmp_path):
     refused(capsys, "a folder, not a regular file", f"points={tmp_path}")
     empty = tmp_path / "empty.csv"
     empty.write_bytes(b"")
-    refused(capsys, "columns are missing: source, framework", f"points={empty}")
+    refused(capsys, "no column source, framework", f"points={empty}")
     empty.write_bytes(b"\xff\xfe\x00")
     refused(capsys, "points=", f"points={empty}")
     empty.write_text(",".join(ROW) + "\n" + "x" * 200_000)
     refused(capsys, "field larger than field limit", f"points={empty}")
     refused(
         capsys,
-        "columns are missing: gpu, flag",
+        "no column gpu, flag",
         f"points={points({}, columns=[n for n in ROW if n not in ('gpu', 'flag')])}",
     )
     refused(capsys, "nothing can be predicted", f"points={points()}")

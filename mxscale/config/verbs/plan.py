@@ -30,8 +30,8 @@ class Plan:
     servers: Union[List[str], str, None] = setting(
         "1x",
         "machines for parameter servers only: a number, or 1x, 2x for that many per node; 0: servers share the nodes",
-        pattern=r"\d+|[1-9]\d*x",
-        form="whole numbers, or a multiple of the nodes such as 1x",
+        pattern=r"\d{1,6}|[1-9]\d{0,5}x",
+        form="whole numbers of at most six digits, or a multiple of the nodes such as 1x",
     )
     batch: Union[List[int], int, None] = setting(
         None, "batch sizes per device; null: batch.per_device", low=1, high=MOST
@@ -73,7 +73,7 @@ class Plan:
     deadline_hours: Optional[float] = setting(None, "recommend the cheapest plan within this time", unit="h", above=0)
     budget_usd: Optional[float] = setting(None, "recommend the fastest plan within this cost", unit="USD", above=0)
     budget_eur: Optional[float] = setting(None, "recommend the fastest plan within this cost", unit="EUR", above=0)
-    output: Optional[str] = setting(None, "folder for plan.csv, with every plan, and plan.png; null: RUNS/plan")
+    output: Optional[str] = setting(None, "folder for plan.csv, with every plan; null: RUNS/plan")
 
     def listed(self, key: str, default: Any) -> list:
         """Return the distinct values of a key, or [default] if it is null. Raises ConfigError."""

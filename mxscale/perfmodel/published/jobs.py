@@ -6,7 +6,7 @@ rdma=yes`; docs/scaling-model.md lists them with their defaults. No row, source 
 
 import dataclasses
 import re
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from mxscale.config.backends import ALL_TO_ALL, RING, SERVERS
 from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.published.rows import Point
-from mxscale.perfmodel.step_time import Job, Link, overlapped, stragglers, transfers
+from mxscale.perfmodel.step_time import Job, overlapped, stragglers, transfers
 
 Constants = Dict[str, float]  # as in hardware.csv
 
@@ -25,47 +25,25 @@ MOST_OF_LINEAR = 1.1  # largest ratio of a prediction to linear scaling
 LEAST_COMPUTE = 0.2  # share of compute in the step of a base, at least
 
 EXCHANGES = {"ring": RING, "kvstore": ALL_TO_ALL, "servers": SERVERS}
-# of a row without exchange=, by its column comm
-NAMES_RING = re.compile(r"horovod|nccl|\bring|all-?reduce|ddp")
-NAMES_SERVERS = re.compile(r"server|\bps\b|\bdist_|byteps")
-NAMES_KVSTORE = re.compile(r"kvstore|replicated|\bdevice\b|\blocal\b|mirrored")
+# of a row without exchange=, by the first pattern that its column comm has; "Horovod on 4 servers" means machines
+NAMED = {
+    re.compile(r"horovod|nccl|\bring|all-?reduce|ddp"): RING,
+    re.compile(r"server|\bps\b|\bdist_|byteps"): SERVERS,
+    re.compile(r"kvstore|replicated|\bdevice\b|\blocal\b|mirrored"): ALL_TO_ALL,
+}
 OF_PCIE_3 = ("pcie3", "nvlink1", "nvlink2")  # links of devices whose PCIe variants are PCIe 3
 INFINIBAND_GBPS = (40, 54, 56, 100)  # and from 200 up; the common rates of Ethernet differ
 
 
-@dataclass(frozen=True)
-class Jobs:
-    """Jobs without the model's constants; every field is an array with one value per row."""
-
-    gradients: np.ndarray
-    bytes_each: np.ndarray
-    tensors: np.ndarray
-    early: np.ndarray
-    nodes: np.ndarray
-    per_node: np.ndarray
-    batch: np.ndarray
-    rate: np.ndarray  # images/s, published
-    comm: np.ndarray
-    nvlink: np.ndarray  # nominal bytes/s of NVLink or a similar link; 0: PCIe
-    pcie: np.ndarray  # rate of the generation, that of PCIe 3 being 1
-    host: np.ndarray  # a kvstore sums in the host's memory
-    processors: np.ndarray  # CPUs sum in a ring
-    wire: np.ndarray  # nominal bytes/s of the node's network
-    rdma: np.ndarray
-    servers: np.ndarray  # Job.servers
-    pushes: np.ndarray  # of a node to the servers
-    largest: np.ndarray  # Job.largest
-    layerwise: np.ndarray  # one message per layer
-    perfect: np.ndarray  # overlap is scheduled
-    never: np.ndarray  # no overlap
-    double: np.ndarray  # double buffering
-    buckets: Sequence[Tuple[np.ndarray, np.ndarray]] = ()  # Job.buckets
+class Jobs(SimpleNamespace):
+    """Jobs without the model's constants: the quantities of `_row` and `buckets`, arrays with one value per row."""
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> "Jobs":
         rows = [_row(point, point.stated) for point in points]
         jobs = cls(**{key: np.array([row[key] for row in rows]) for key in rows[0]})
-        return dataclasses.replace(jobs, buckets=_buckets(jobs))
+        jobs.buckets = _buckets(jobs)
+        return jobs
 
     @property
     def devices(self) -> np.ndarray:
@@ -77,33 +55,33 @@ class Jobs:
 
 
 def _row(point: Point, stated: Dict[str, str]) -> Dict:
-    """Return the values of a row; stated: its details."""
-    network, each = hardware.network(point.model) or UNKNOWN, _bytes_each(point)
-    link = stated.get("link") or _usual_link(point.gpu.lower())
+    """Return the quantities of a row; stated: its details."""
+    network, size = hardware.network(point.model) or UNKNOWN, _bytes_each(point)
+    wire, generation = hardware.link_in_node(stated.get("link") or _usual_link(point.gpu.lower()))
+    named = next((exchange for pattern, exchange in NAMED.items() if pattern.search(point.comm.lower())), RING)
     gbps = point.network_gbps or float(stated.get("gbps") or hardware.usual_gbps(point.gpu))
     rdma = gbps in INFINIBAND_GBPS or gbps >= 200
     return {
         "gradients": network.parameters,
-        "bytes_each": each,
+        "bytes_each": size,
         "tensors": network.tensors,
         "early": network.early,
         "nodes": float(point.nodes),
         "per_node": point.per_node,
-        "batch": float(point.batch or BATCH[each]),
-        "rate": point.rate,
-        "comm": EXCHANGES[stated["exchange"]] if "exchange" in stated else _exchange(point.comm.lower()),
-        "nvlink": 0.0 if link.startswith("pcie") else hardware.link_bytes_per_s(link),
-        "pcie": 2.0 if link == "pcie4" else 1.0,
-        "host": "host" in stated,
-        "processors": "processors" in stated,
-        "wire": gbps * 1e9 / 8,
+        "batch": float(point.batch or BATCH[size]),
+        "rate": point.rate,  # images/s, published
+        "comm": EXCHANGES[stated["exchange"]] if "exchange" in stated else named,
+        "nvlink": wire,
+        "pcie": generation,
+        "host": "host" in stated,  # a kvstore sums in the host's memory
+        "processors": "processors" in stated,  # CPUs sum in a ring
+        "wire": gbps * 1e9 / 8,  # nominal bytes/s of the node's network
         "rdma": stated["rdma"] == "yes" if "rdma" in stated else rdma,
         "servers": float(stated.get("servers", 0)),
         "pushes": point.per_node if stated.get("push") == "device" else 1.0,
         "largest": network.largest if "unsplit" in stated else 0.0,
-        "layerwise": "layerwise" in stated,
-        "perfect": stated.get("overlap") == "perfect",
-        "never": stated.get("overlap") == "none",
+        "layerwise": "layerwise" in stated,  # one message per layer
+        "overlap": stated.get("overlap", "usual"),
         "double": "double_buffering" in stated,
     }
 
@@ -114,12 +92,6 @@ def _bytes_each(point: Point) -> int:
         return int(point.stated["bytes"])
     of_mxnet = "amp" in point.precision.lower() and "mxnet" in point.framework.lower()
     return 2 if of_mxnet or "16" in point.precision else 4
-
-
-def _exchange(comm: str) -> str:
-    if NAMES_RING.search(comm):  # "Horovod on 4 servers" means machines
-        return RING
-    return SERVERS if NAMES_SERVERS.search(comm) else ALL_TO_ALL if NAMES_KVSTORE.search(comm) else RING
 
 
 def _usual_link(gpu: str) -> str:
@@ -145,13 +117,9 @@ def _buckets(rows: Jobs) -> List[Tuple[np.ndarray, np.ndarray]]:
 
 def job(rows: Jobs, constants: Constants, compute_s) -> Job:
     """Return the rows as one Job of arrays."""
-    k = constants
-    linked, most = rows.nvlink > 0, np.where(rows.processors, k["processors"], np.inf)
+    k, most = constants, np.where(rows.processors, constants["processors"], np.inf)
     nic = step_time.between_nodes(k, rows.wire, rows.rdma)
-    nic = Link(nic.alpha_s, np.minimum(nic.bytes_per_s, most))
-    shared = (rows.comm != RING) & (rows.host | ~linked)
-    pcie = np.where(shared, np.where(rows.host, k["host"], k["bridge"]), k["ring_pcie"]) * rows.pcie
-    each = np.minimum(np.where(shared | ~linked, pcie, k["nvlink_share"] * rows.nvlink), most)
+    intra = step_time.inside_node(k, rows.nvlink, rows.pcie, rows.comm != RING, rows.host)
     usual = np.where(rows.comm == RING, k["overlap"], k["overlap_served"])
     return Job(
         compute_s=compute_s,
@@ -159,15 +127,15 @@ def job(rows: Jobs, constants: Constants, compute_s) -> Job:
         bytes_each=rows.bytes_each,
         nodes=rows.nodes,
         gpus_per_node=rows.per_node,
-        intra=Link(np.where(linked, k["alpha_nvlink"], k["alpha_pcie"]), each, shared),
-        nic=nic,
+        intra=intra._replace(bytes_per_s=np.minimum(intra.bytes_per_s, most)),
+        nic=nic._replace(bytes_per_s=np.minimum(nic.bytes_per_s, most)),
         comm=rows.comm,
         buckets=rows.buckets,
         servers=rows.servers,
         pushes=rows.pushes,
         largest=rows.largest,
         messages=np.where(rows.layerwise, rows.tensors / BUCKETS, 1),
-        overlap=np.where(rows.never, 0, np.where(rows.perfect, 1, usual)),
+        overlap=np.where(rows.overlap == "none", 0, np.where(rows.overlap == "perfect", 1, usual)),
         double_buffering=rows.double,
         spread=k["spread"],
         jitter_s=k["jitter"],

@@ -5,23 +5,19 @@ in which each batch has several sizes scales weakly. If the batch of the smalles
 strongly.
 """
 
-import csv
-import io
 import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from mxscale.perfmodel import hardware
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
-from mxscale.util.regular_files import read_text
 
 TABLES = ("published_scaling", "published_elsewhere")  # of the package
 SAME = ("source", "framework", "model", "gpu", "comm", "precision")  # equal in all rows of a series
-COLUMNS = (*SAME, "nodes", "gpus", "batch_per_gpu", "network_gbps", "img_per_s", "flag")
-OPTIONAL = ("note", "details")
+COLUMNS = (*SAME, "nodes", "gpus", "batch_per_gpu", "network_gbps", "img_per_s", "flag")  # and note, details
 # word of the column `details`, WORD or WORD=VALUE -> pattern of its value (docs/scaling-model.md)
 DETAILS = {
     "exchange": "ring|kvstore|servers",
@@ -75,15 +71,10 @@ class Skipped:
 
 def read(path: str) -> Tuple[List[Point], List[Skipped]]:
     """Return the rows of a file with a rate and a number of devices, and those without. Raises ConfigError."""
-    try:
-        text = read_text(path, "utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"points={path}: {getattr(error, 'strerror', None) or error}") from error
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    try:
-        points, skipped = _rows(path, reader)
-    except csv.Error as error:
-        raise ConfigError(f"points={path} line {reader.line_num}: {error}") from error
+    points, skipped = [], []
+    for line, row in csv_tables.of_user(path, f"points={path}", COLUMNS):
+        entry = _entry(f"points={path}, line {line}", line, row)
+        (points if isinstance(entry, Point) else skipped).append(entry)
     if not points:
         raise ConfigError(f"points={path}: no row has both gpus and img_per_s, so nothing can be predicted")
     return points, skipped
@@ -94,24 +85,10 @@ def of_package(name: str) -> List[Point]:
     return read(str(csv_tables.FOLDER / f"{name}.csv"))[0]
 
 
-def _rows(path: str, reader: csv.DictReader) -> Tuple[List[Point], List[Skipped]]:
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
-    if missing:
-        raise ConfigError(f"points={path}: columns are missing: {', '.join(missing)}")
-    points, skipped = [], []
-    for row in reader:
-        line = {key: (row.get(key) or "").strip() for key in (*COLUMNS, *OPTIONAL)}
-        found = _point(f"points={path} line {reader.line_num}", reader.line_num, line)
-        (points if isinstance(found, Point) else skipped).append(found)
-    return points, skipped
-
-
-def _point(where: str, line: int, row: Dict[str, str]) -> Union[Point, Skipped]:
-    numbers = {key: _number(where, key, row[key]) for key in ("nodes", "gpus", "network_gbps", "img_per_s")}
-    for key in ("nodes", "gpus"):
-        if numbers[key] is not None and numbers[key] % 1:
-            raise ConfigError(f"{where}: {key}={row[key]}: expected a whole number, or nothing")
-    rate, gpus, nodes = numbers["img_per_s"], numbers["gpus"], numbers["nodes"]
+def _entry(where: str, line: int, row: Dict[str, str]) -> Union[Point, Skipped]:
+    rate, network_gbps, gpus, nodes = (
+        _number(where, row, key) for key in ("img_per_s", "network_gbps", "gpus", "nodes")
+    )
     devices = gpus or nodes  # the tables write 0 for machines without GPUs: the node is the device
     if rate is None:
         return Skipped(line, row["source"], "no img_per_s")
@@ -122,25 +99,29 @@ def _point(where: str, line: int, row: Dict[str, str]) -> Union[Point, Skipped]:
     nodes = nodes or math.ceil(devices / PER_NODE)
     if nodes > devices:
         return Skipped(line, row["source"], f"{nodes:g} nodes for {devices:g} gpus")
-    named = {key: row[key] for key in (*SAME, "flag", "note")}
-    try:
-        batch = float(row["batch_per_gpu"])
-    except ValueError:  # empty, a range or "unstated": unknown
-        batch = None
-    if batch is not None and not 0 < batch < 1e9:
-        raise ConfigError(f"{where}: batch_per_gpu={row['batch_per_gpu']}: expected a number above 0, or nothing")
     if devices > MOST_DEVICES:
         raise ConfigError(f"{where}: {devices:g} devices: expected at most {MOST_DEVICES:,}")
     return Point(
         line,
+        **{key: row[key] for key in (*SAME, "flag")},
+        note=row.get("note", ""),
         nodes=int(nodes),
         devices=int(devices),
-        batch=batch,
-        network_gbps=numbers["network_gbps"] or None,  # 0: no network was used
+        batch=_batch(where, row["batch_per_gpu"]),
+        network_gbps=network_gbps or None,  # 0: no network was used
         rate=rate,
-        stated=_stated(where, row["details"]),
-        **named,
+        stated=_stated(where, row.get("details", "")),
     )
+
+
+def _batch(where: str, text: str) -> Optional[float]:
+    try:
+        batch = float(text)
+    except ValueError:  # empty, a range or "unstated": unknown
+        return None
+    if not 0 < batch < 1e9:
+        raise ConfigError(f"{where}: batch_per_gpu={text}: expected a number above 0, or nothing")
+    return batch
 
 
 def _stated(where: str, details: str) -> Dict[str, str]:
@@ -155,33 +136,44 @@ def _stated(where: str, details: str) -> Dict[str, str]:
     return stated
 
 
-def _number(where: str, key: str, text: str) -> Optional[float]:
-    if not text:
-        return None
+def _number(where: str, row: Dict[str, str], key: str) -> Optional[float]:
+    text, whole = row[key], key in ("nodes", "gpus")
     try:
-        value = float(text)
+        value = float(text or 0)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value < 0:
-        raise ConfigError(f"{where}: {key}={text}: expected a number, or nothing")
-    return value
+    if not math.isfinite(value) or value < 0 or (whole and value % 1):
+        raise ConfigError(f"{where}: {key}={text}: expected a {'whole ' if whole else ''}number, or nothing")
+    return value if text else None
 
 
 def pairs(points: List[Point]) -> Tuple[List[Tuple[Point, Point]], List[Skipped]]:
     """Return (base, row to predict) of all series, and the rows that are in no pair."""
-    found, alone = {}, {}
-    for series, among in _series(points):
-        bases = {batch: _bases(_of_batch(among, batch)) for batch in {point.batch for point in series}}
+    paired, alone = {}, {}
+    for series, candidates in _series(points):
+        weak = _scales_weakly(candidates)
         for point in series:
-            smallest, several = bases[point.batch][_network(point)]
-            base = min(smallest, key=lambda other: _distance(other, point))
+            base, several = _base(point, candidates, weak)
             if _size(point) > _size(base):
-                found[point.line] = _filled(base, point)
+                paired[point.line] = _filled(base, point)
             else:
                 why = "as small as the base of its series" if several else "a series with one number of devices"
                 alone[point.line] = Skipped(point.line, point.source, why)
-    used = {point.line for pair in found.values() for point in pair}
-    return [found[line] for line in sorted(found)], [alone[line] for line in sorted(alone) if line not in used]
+    used = {point.line for pair in paired.values() for point in pair}
+    return [paired[line] for line in sorted(paired)], [alone[line] for line in sorted(alone) if line not in used]
+
+
+def _base(point: Point, candidates: List[Point], weak: bool) -> Tuple[Point, bool]:
+    """Return the base of a row, and whether the series has rows of other sizes.
+
+    The base is the smallest of the rows on the same network. It has the same batch if the series scales weakly and the
+    batch was measured at several sizes.
+    """
+    alike = _same_batch(candidates, point.batch)
+    alike = alike if weak and _several_sizes(alike) else candidates
+    network = _network(point)
+    alike = [other for other in alike if network is None or _network(other) in (None, network)]
+    return min(alike, key=lambda other: (_size(other), _distance(other, point))), _several_sizes(alike)
 
 
 def _filled(base: Point, point: Point) -> Tuple[Point, Point]:
@@ -191,11 +183,6 @@ def _filled(base: Point, point: Point) -> Tuple[Point, Point]:
         replace(base, batch=batch, network_gbps=gbps),
         replace(point, batch=point.batch or batch, network_gbps=point.network_gbps or gbps),
     )
-
-
-def unflagged(found: Sequence[Tuple[Point, Point]]) -> List[Tuple[Point, Point]]:
-    """Return the pairs in which neither row is flagged as unreliable."""
-    return [(base, point) for base, point in found if not (base.flag or point.flag)]
 
 
 def _series(points: List[Point]) -> List[Tuple[List[Point], List[Point]]]:
@@ -231,15 +218,10 @@ def _network(point: Point) -> Optional[float]:
     return point.network_gbps if point.nodes > 1 else None
 
 
-def _of_batch(points: List[Point], batch: Optional[float]) -> List[Point]:
-    """Return the rows of a batch (weak scaling), or all rows (strong scaling).
-
-    Scaling is strong if the batch, or that of the smallest size, was measured at one size only.
-    """
+def _scales_weakly(points: List[Point]) -> bool:
+    """Return whether a batch of the smallest size was measured at several sizes; otherwise scaling is strong."""
     least = min(map(_size, points))
-    base_scales = any(_several_sizes(_same_batch(points, point.batch)) for point in points if _size(point) == least)
-    own = _same_batch(points, batch)
-    return own if base_scales and _several_sizes(own) else points
+    return any(_several_sizes(_same_batch(points, point.batch)) for point in points if _size(point) == least)
 
 
 def _same_batch(points: List[Point], batch: Optional[float]) -> List[Point]:
@@ -249,17 +231,6 @@ def _same_batch(points: List[Point], batch: Optional[float]) -> List[Point]:
 
 def _several_sizes(points: List[Point]) -> bool:
     return len({_size(point) for point in points}) > 1
-
-
-def _bases(points: List[Point]) -> Dict[Optional[float], Tuple[List[Point], bool]]:
-    """Return, by network, the smallest rows that were measured on it or match all, and whether larger ones exist."""
-    found = {}
-    for network in {_network(point) for point in points}:
-        on_it = [point for point in points if network is None or _network(point) in (None, network)]
-        least = min(_size(point) for point in on_it)
-        smallest = [point for point in on_it if _size(point) == least]
-        found[network] = smallest, len(smallest) < len(on_it)
-    return found
 
 
 def _distance(base: Point, point: Point) -> Tuple:

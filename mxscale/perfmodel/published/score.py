@@ -8,7 +8,7 @@ from mxscale.perfmodel import hardware
 from mxscale.perfmodel.published import jobs
 from mxscale.perfmodel.published import rows as published
 from mxscale.perfmodel.published.jobs import Constants, Jobs
-from mxscale.perfmodel.published.rows import Point, grouped
+from mxscale.perfmodel.published.rows import SAME, Point, grouped
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
@@ -51,15 +51,7 @@ def predict(pairs: Pairs, constants: Optional[Constants] = None) -> List[Dict]:
 
 def _row(base: Point, point: Point, predicted: float, linear: float) -> Dict:
     return {
-        "line": point.line,
-        "source": point.source,
-        "framework": point.framework,
-        "model": point.model,
-        "gpu": point.gpu,
-        "comm": point.comm,
-        "precision": point.precision,
-        "nodes": point.nodes,
-        "devices": point.devices,
+        **{name: getattr(point, name) for name in ("line", *SAME, "nodes", "devices")},
         "base_line": base.line,
         "base_devices": base.devices,
         "img_per_s": point.rate,
@@ -73,43 +65,43 @@ def _row(base: Point, point: Point, predicted: float, linear: float) -> Dict:
 
 def summary(rows: Sequence[Dict]) -> Dict:
     """Return median and mean of the errors of `predict`, in percent; None without rows."""
-    found: Dict = {"rows": len(rows)}
+    totals: Dict = {"rows": len(rows)}
     for prefix, key in (("", "error"), ("linear_", "linear_error")):
         errors = [row[key] for row in rows]
-        found[f"{prefix}median"] = float(np.median(errors)) if rows else None
-        found[f"{prefix}mean"] = float(np.mean(errors)) if rows else None
-    return found
+        totals[f"{prefix}median"] = float(np.median(errors)) if rows else None
+        totals[f"{prefix}mean"] = float(np.mean(errors)) if rows else None
+    return totals
 
 
 def unknown(points: Sequence[Point]) -> List[Dict]:
     """Return the networks and devices that no table lists, their rows, and the defaults used."""
-    found: Dict = {}
+    defaults: Dict = {}
     for point in points:
         if not hardware.network(point.model):
             size = f"{jobs.UNKNOWN.parameters / 1e6:g} million gradients"
-            found.setdefault(("model", point.model, size), set()).add(point.line)
+            defaults.setdefault(("model", point.model, size), set()).add(point.line)
         if not hardware.device(point.gpu):
             link, gbps = hardware.usual_link(point.gpu), hardware.usual_gbps(point.gpu)
             links = f"{link}, {gbps:g} Gbit/s unless the row states another"
-            found.setdefault(("gpu", point.gpu, links), set()).add(point.line)
+            defaults.setdefault(("gpu", point.gpu, links), set()).add(point.line)
     return [
         {"column": column, "value": value, "taken": taken, "lines": sorted(lines)}
-        for (column, value, taken), lines in found.items()
+        for (column, value, taken), lines in defaults.items()
     ]
 
 
-def show(found: Dict) -> str:
+def show(result: Dict) -> str:
     """Return the tables: rows, then sources, then the total."""
-    lines = text_table.columns([HEADINGS, *map(_cells, found["rows"])], RIGHT)
-    if found["flagged"]:
+    lines = text_table.columns([HEADINGS, *map(_cells, result["rows"])], RIGHT)
+    if result["flagged"]:
         lines += ["", "flagged, not counted below"]
-        lines += text_table.columns([[*_cells(row), row["flag"]] for row in found["flagged"]], RIGHT)
-    if found["skipped"]:
-        lines += ["", "skipped", *_skipped(found["skipped"])]
-    if found["unknown"]:
-        lines += ["", "not in any table, and the default used", *(_default(row) for row in found["unknown"])]
-    total = {**found["overall"], **{f"linear_{key}": value for key, value in found["linear"].items()}}
-    summaries = [_summary(name, values) for name, values in {**found["sources"], "all": total}.items()]
+        lines += text_table.columns([[*_cells(row), row["flag"]] for row in result["flagged"]], RIGHT)
+    if result["skipped"]:
+        lines += ["", "skipped", *_skipped(result["skipped"])]
+    if result["unknown"]:
+        lines += ["", "not in any table, and the default used", *(_default(row) for row in result["unknown"])]
+    total = {**result["overall"], **{f"linear_{key}": value for key, value in result["linear"].items()}}
+    summaries = [_summary(name, values) for name, values in {**result["sources"], "all": total}.items()]
     return "\n".join([*lines, "", *text_table.columns([SUMMARY_HEADINGS, *summaries], range(1, 6))])
 
 

@@ -1,12 +1,24 @@
-"""The figure of plans: efficiency by devices, cost by hours."""
+"""Draws the plans of `mxscale plan`: efficiency by devices, cost by hours.
 
+    python tools/plan_figure.py FIGURE.png machine.instance=p3.16xlarge 'plan.nodes=[1,2,4,8]' plan.epochs=90
+
+The settings are those of `mxscale plan`. Only the figure is written.
+"""
+
+import sys
 from typing import List, Sequence, Tuple
 
 import numpy as np
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
+from mxscale.cli import main as cli
+from mxscale.config.schema import checked, from_dict
+from mxscale.config.validation import validate
+from mxscale.config.verbs.plan import PlanVerb
 from mxscale.perfmodel.scenarios import Plans
-from mxscale.planner import choice
-from mxscale.planner.choice import Bounds
+from mxscale.planner import choice, planning
+from mxscale.planner.choice import Limits
 
 MOST_LINES = 8
 MOST_POINTS = 5000  # of cost against hours
@@ -15,11 +27,11 @@ MOST_POINTS = 5000  # of cost against hours
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 
 
-def draw(plans: Plans, bounds: Bounds, chosen: Sequence[int], title: str, path: str) -> None:
+def draw(plans: Plans, limits: Limits, chosen: Sequence[int], title: str, path: str) -> None:
     """Write the figure as PNG.
 
     Args:
-        bounds: Drawn as lines.
+        limits: Drawn as lines.
         chosen: Indices of the recommended plans.
 
     Raises:
@@ -39,7 +51,7 @@ def draw(plans: Plans, bounds: Bounds, chosen: Sequence[int], title: str, path: 
     left.set_xticks(ticks, [str(tick) for tick in ticks])
     left.minorticks_off()
     left.set(xlabel="devices", ylabel="% of linear scaling", title="scaling efficiency", ylim=(0, 105))
-    _money(plans, bounds, chosen, right)
+    _money(plans, limits, chosen, right)
     for axis in (left, right):
         axis.grid(alpha=0.3)
         if axis.get_legend_handles_labels()[0]:  # none: no plan has the figure
@@ -86,7 +98,7 @@ def _described(plans: Plans, name: str, place: int) -> str:
     return f"{name} {value}" if name in ("batch", "compression") else str(value)
 
 
-def _money(plans: Plans, bounds: Bounds, chosen: Sequence[int], axis) -> None:
+def _money(plans: Plans, limits: Limits, chosen: Sequence[int], axis) -> None:
     """Draw cost against hours on logarithmic axes, with the Pareto front."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -108,9 +120,21 @@ def _money(plans: Plans, bounds: Bounds, chosen: Sequence[int], axis) -> None:
         scale.set_major_locator(LogLocator(subs=(1, 2, 5)))
         scale.set_major_formatter("{x:,.10g}")
         scale.set_minor_formatter(NullFormatter())
-    limits = bounds.each()
     if "hours" in limits:
         axis.axvline(limits["hours"], color="#0072B2", linestyle=":", label=f"deadline {limits['hours']:g} h")
     if currency in limits:
         budget = f"budget {limits[currency]:g} {currency.upper()}"
         axis.axhline(limits[currency], color="#009E73", linestyle=":", label=budget)
+
+
+def main(path: str, *overrides: str) -> None:
+    with initialize_config_dir(str(cli.CONF.resolve()), version_base="1.3"):
+        values = OmegaConf.to_container(compose("plan", list(overrides)), resolve=True)
+    own = checked({name: values.pop(name) for name in cli.own_settings("plan")}, PlanVerb)
+    config = validate(from_dict(planning.without_data(values)))
+    result = planning.solve(config, own.plan)
+    draw(result.plans, result.limits, list(result.answer.values()), config.model.name, path)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
