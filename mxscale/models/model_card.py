@@ -72,6 +72,8 @@ def from_values(values: Mapping[str, Any], source: str) -> ModelCard:
             rule.check(name, list(value) if isinstance(value, tuple) else value)
         if len(card.mean) != 3 or len(card.std) != 3:
             raise ConfigError(f"mean={list(card.mean)}, std={list(card.std)}: expected three numbers each")
+        if len(set(card.class_names)) < len(card.class_names):
+            raise ConfigError("two classes have the same name")
         "".join((*card.class_names, card.network, card.run or "")).encode()  # \ud800 can't be written to a file
     except (TypeError, ConfigError, UnicodeEncodeError) as error:
         raise ConfigError(f"{source}: its metadata is invalid ({str(error)[:150]}); export it again") from None

@@ -191,6 +191,7 @@ def changed(network, **metadata):
         ("class_names", '["a", ["b"], "c"]', "class_names[1] is ['b']"),
         ("class_names", '["a", null, "c"]', "class_names[1] is None"),
         ("class_names", '"abc"', "class_names is 'abc'"),
+        ("class_names", '["a", "b", "a"]', "its metadata is invalid (two classes have the same name)"),
         ("class_names", "[" * 100_000, "its metadata is damaged"),
         ("class_names", '["a", "\\ud800", "c"]', "its metadata is invalid ('utf-8' codec can't encode"),
         ("resize", "36.5", "resize is 36.5"),
