@@ -3,7 +3,7 @@
 import dataclasses
 import heapq
 from pathlib import Path
-from typing import Collection, NamedTuple, Optional, Sequence
+from typing import Collection, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from mxscale.util.errors import ConfigError, nearest
 
 ALL = "all"  # the images of a set without splits
 SPLITS = ("test", "val", "train", ALL)  # the first that a set has is the default
-VIEWS = {"center": [False], "flip": [False, True]}  # value of views -> whether each view is mirrored
 PLACES = ("root", "train", "val", "test", "cache")  # settings of data that do not change the images
 WORST = 60  # errors that a page shows
 
@@ -43,13 +42,6 @@ class Images(NamedTuple):
 
     def name_of(self, record: int) -> str:
         return self.files[record] if self.files else self.records.name_of(record)
-
-
-class View(NamedTuple):
-    """One of the views of an image that are averaged."""
-
-    record: int
-    mirrored: bool
 
 
 def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
@@ -69,19 +61,14 @@ def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
     images = of_run(run, config.data, typed, request.split) if own else None
     exported = trained_models.exported(run or request.source, config)
     images = images or labelled(config, exported.card, request.split)
-    name = folder_of(images.name, request.views)
+    name = f"evaluation/{images.name}"  # folder of the files in the run, and prefix of the metrics in MLflow
     folder = Path(request.output) if request.output else Path(run.path if own else "") / name
     page.prepare(folder)
-    evaluated = evaluate(Predictor(exported, threads_of(request.threads)), images, request.views)
+    evaluated = evaluate(Predictor(exported, threads_of(request.threads)), images)
     files = evaluation_report.write(evaluated, folder)
     if store:
         store.keep(files, run_id, name)
         store.log_metrics(run_id, {f"{name}/{metric}": value for metric, value in evaluated.tally.metrics().items()})
-
-
-def folder_of(split: str, views: str) -> str:
-    """Return the folder of the files in a run, and the prefix of the metrics in MLflow."""
-    return f"evaluation/{split}" + ("" if views == "center" else f"-{views}")
 
 
 def of_run(run: RunDir, given: Data, typed: Collection[str], split: Optional[str]) -> Images:
@@ -154,44 +141,43 @@ def _opened(name: str, data: Data, packed: dict, classes: np.ndarray) -> Images:
         raise ConfigError(f"{split.rec} cannot be read ({error})") from None
 
 
-def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
-    """Evaluate every image of a split once; the probabilities of its views are averaged."""
-    card, count, views_of_image = predictor.card, len(images.records), VIEWS[views]
-    crop, labels, group = preprocessing(card), np.empty(count, int), len(views_of_image)
+def evaluate(predictor: Predictor, images: Images) -> Evaluated:
+    """Evaluate every image of a split once."""
+    card, tally = predictor.card, Tally(len(predictor.card.class_names))
+    worst = heapq.nlargest(
+        WORST, _mistakes(predictor, images, tally), key=lambda mistake: (mistake.confidence, -mistake.record)
+    )
+    return Evaluated(card, images.name, bool(images.files), tally, worst)
 
-    def pixels(view: View) -> np.ndarray:
+
+def _mistakes(predictor: Predictor, images: Images, tally: Tally) -> Iterator[Mistake]:
+    """Predict every image, count it in `tally`, and yield the wrong predictions."""
+    crop, labels = preprocessing(predictor.card), np.empty(len(images.records), int)
+
+    def pixels(record: int) -> np.ndarray:
         try:
-            label, content = images.records[view.record]
+            label, content = images.records[record]
         except (OSError, BadRecords) as error:
             raise BadImage(str(error)) from None
-        labels[view.record] = images.classes[int(label)]
-        cropped = crop.of_file(images.files[view.record]) if images.files else crop(decoder.decode(content))
-        return cropped[:, ::-1] if view.mirrored else cropped
+        labels[record] = images.classes[int(label)]
+        return crop.of_file(images.files[record]) if images.files else crop(decoder.decode(content))
 
-    wanted = (View(record, mirrored) for record in range(count) for mirrored in views_of_image)
-    tally, worst = Tally(len(card.class_names)), []
-    for batch in predictor.predict(wanted, pixels, group):
+    for batch in predictor.predict(range(len(labels)), pixels):
         if batch.bad:
-            _, view, reason = batch.bad[0]
-            raise ConfigError(f"{images.name_of(view.record)}: {reason}")
-        records = np.array([view.record for view in batch.items[::group]])
+            _, record, reason = batch.bad[0]
+            raise ConfigError(f"{images.name_of(record)}: {reason}")
         if not np.isfinite(batch.logits).all():
-            name = images.name_of(batch.items[0].record)
+            name = images.name_of(batch.items[0])
             raise ConfigError(f"the network's scores are not finite, first in the batch from {name} on")
-        log_probabilities = averaged(batch.logits, group)
-        predicted = tally.add(log_probabilities, labels[records])
-        for place in np.flatnonzero(predicted != labels[records]):
-            confidence = float(np.exp(log_probabilities[place, predicted[place]]))
-            record, shown = int(records[place]), batch.pixels[place * group]
-            entry = (confidence, -record, Mistake(confidence, record, labels[record], predicted[place], shown))
-            (heapq.heappush if len(worst) < WORST else heapq.heappushpop)(worst, entry)
-    mistakes = [mistake for *_, mistake in sorted(worst, reverse=True)]
-    return Evaluated(card, images.name, bool(images.files), views, tally, mistakes)
+        log_probabilities = log_softmax(batch.logits)
+        predicted = tally.add(log_probabilities, labels[batch.items])
+        for place in np.flatnonzero(predicted != labels[batch.items]):
+            record, confidence = batch.items[place], float(np.exp(log_probabilities[place, predicted[place]]))
+            yield Mistake(confidence, record, labels[record], predicted[place], batch.pixels[place])
 
 
-def averaged(logits: np.ndarray, views: int) -> np.ndarray:
-    """Return the logarithms of the mean probabilities of consecutive views: (n * views, classes) -> (n, classes)."""
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Return the logarithms of the probabilities in float64, (n, classes)."""
     logits = logits.astype("float64")
     logits -= logits.max(axis=1, keepdims=True)
-    log_probabilities = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    return np.logaddexp.reduce(log_probabilities.reshape(-1, views, logits.shape[1]), axis=1) - np.log(views)
+    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))

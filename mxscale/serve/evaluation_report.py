@@ -36,7 +36,6 @@ class Evaluated(NamedTuple):
     card: ModelCard
     split: str
     from_files: bool  # the images' own files were evaluated; otherwise their packed copies
-    views: str
     tally: Tally
     mistakes: List[Mistake]  # the most confident first
 
@@ -67,7 +66,7 @@ def facts(evaluated: Evaluated) -> dict:
     """Return the result as values for JSON; undefined metrics are null."""
     tally = evaluated.tally
     metrics = {name: None if math.isnan(value) else value for name, value in tally.metrics().items()}
-    what = {"split": evaluated.split, "views": evaluated.views, "images": tally.images, "read": evaluated.read}
+    what = {"split": evaluated.split, "images": tally.images, "read": evaluated.read}
     card = {
         name: value for name, value in asdict(evaluated.card).items() if name in ("network", "run", "params_sha256")
     }
@@ -77,7 +76,7 @@ def facts(evaluated: Evaluated) -> dict:
 def summary(evaluated: Evaluated, path: Path) -> str:
     """Return the result for the terminal."""
     metrics, tally, names = evaluated.tally.metrics(), evaluated.tally, evaluated.card.class_names
-    lines = [("evaluated", f"{tally.images:,} {evaluated.read} of {evaluated.split}, views {evaluated.views}")]
+    lines = [("evaluated", f"{tally.images:,} {evaluated.read} of {evaluated.split}")]
     lines += [(name.replace("top", "top-"), f"{metrics[name]:.2f} %") for name in ("top1", "top5") if name in metrics]
     lines += [("loss", f"{metrics['loss']:.4f} nats"), ("macro f1", f"{metrics['f1']:.4f}")]
     lines += [("calibration", f"expected error {metrics['ece']:.4f}")]

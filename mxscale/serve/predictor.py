@@ -67,18 +67,17 @@ class Predictor:
         self.session = _session(exported, options)
         self.threads, self.card, self.path = threads, exported.card, exported.path
 
-    def predict(self, items: Iterable[Any], pixels: Callable[[Any], np.ndarray], group: int = 1) -> Iterator[Predicted]:
+    def predict(self, items: Iterable[Any], pixels: Callable[[Any], np.ndarray]) -> Iterator[Predicted]:
         """Yield the predictions of all items in their order.
 
         Args:
-            group: Every so many consecutive items stay together.
             pixels: Returns the network's input (side, side, 3) uint8 of an item, in a thread. Raises BadImage.
         """
-        remaining, pending, size = iter(items), deque(), max(1, BATCH // group) * group
+        remaining, pending = iter(items), deque()
         with ThreadPoolExecutor(self.threads, "predict") as pool:
             try:
                 while True:
-                    while len(pending) <= 2 * self.threads and (batch := list(islice(remaining, size))):
+                    while len(pending) <= 2 * self.threads and (batch := list(islice(remaining, BATCH))):
                         pending.append(pool.submit(self._predicted, batch, pixels))
                     if not pending:
                         return

@@ -37,11 +37,6 @@ class Evaluate:
         "split to evaluate; null: test, or val in a set without one; all: every image of a set without splits",
         choices=("train", "val", "test", "all"),
     )
-    views: str = setting(
-        "center",
-        "what is averaged for an image: its center, or also its mirror image (flip)",
-        choices=("center", "flip"),
-    )
     output: Optional[str] = setting(
         None, "folder for page, tables and figures; null: evaluation/SPLIT in the run directory"
     )
