@@ -1,4 +1,4 @@
-"""`mxscale predict`: the most likely classes of images, as lines, CSV, JSON lines, logits or an HTML page."""
+"""`mxscale predict`: the most likely classes of images, as lines, CSV, logits or an HTML page."""
 
 import sys
 from contextlib import ExitStack

@@ -1,9 +1,8 @@
-"""Where predictions go: the terminal, a CSV, JSON lines, logits as .npy, or an HTML page."""
+"""Where predictions go: the terminal, a CSV, logits as .npy, or an HTML page."""
 
 import base64
 import contextlib
 import csv
-import json
 import sys
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Sequence, Tuple
@@ -79,25 +78,11 @@ class Csv(Writer):
 
     def good(self, image, choices):
         self.rows.writerow(
-            [image, "", *(value for choice in choices for value in (choice.name, f"{choice.probability:.7g}"))]
+            [image, "", *(value for choice in choices for value in (choice.name, f"{choice.probability:.9g}"))]
         )
 
     def bad(self, image, reason):
         self.rows.writerow([image, reason, *[""] * (2 * self.top)])
-
-
-class JsonLines(Writer):
-    """An object for each image: {"image", "predictions": [{"class", "probability"}]} or {"image", "error"}."""
-
-    def good(self, image, choices):
-        found = [{"class": choice.name, "probability": choice.probability} for choice in choices]
-        self._line({"image": image, "predictions": found})
-
-    def bad(self, image, reason):
-        self._line({"image": image, "error": reason})
-
-    def _line(self, values: dict) -> None:
-        self.file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
 class Logits(Writer):
@@ -144,7 +129,7 @@ def in_base64(pixels: np.ndarray) -> str:
     return base64.b64encode(encode(pixels, "jpeg", QUALITY)).decode()
 
 
-FORMATS = {".csv": Csv, ".jsonl": JsonLines, ".npy": Logits, ".html": Sheet}
+FORMATS = {".csv": Csv, ".npy": Logits, ".html": Sheet}
 
 
 @contextlib.contextmanager

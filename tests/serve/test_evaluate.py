@@ -229,13 +229,15 @@ def test_files_are_evaluated_as_they_are_predicted(tmp_path):
             f"data.cache={tmp_path}/cache", f"output={tmp_path}/out"]  # fmt: skip
     assert main.main(argv) == 0
     found = json.loads((tmp_path / "out" / "evaluation.json").read_text())
-    argv = ["predict", f"{tmp_path}/net.onnx", f"{tmp_path}/images/val", f"output={tmp_path}/predicted.jsonl"]
+    argv = ["predict", f"{tmp_path}/net.onnx", f"{tmp_path}/images/val", f"output={tmp_path}/predicted.csv"]
     assert main.main(argv) == 0
-    rows = [json.loads(line) for line in (tmp_path / "predicted.jsonl").read_text().splitlines()]
-    labels = [Path(row["image"]).parent.name for row in rows]
-    given = [{each["class"]: each["probability"] for each in row["predictions"]} for row in rows]
-    assert found["read"] == "images"
-    assert found["loss"] == pytest.approx(-np.mean([np.log(p[label]) for p, label in zip(given, labels)]), rel=1e-4)
+    losses = []
+    with open(tmp_path / "predicted.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            probabilities = {row[f"class_{place}"]: float(row[f"probability_{place}"]) for place in (1, 2, 3)}
+            losses.append(-np.log(probabilities[Path(row["image"]).parent.name]))
+    assert found["read"] == "images" and len(losses) == found["images"]
+    assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
 
 
 def test_a_run_is_predicted_with_the_resizing_of_its_packing():

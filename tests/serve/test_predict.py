@@ -84,13 +84,14 @@ def test_a_folder_holds_what_training_would_read(folder):
     assert image_inputs.pictures([f"{folder}/i?"]) == whole
 
 
-def test_json_lines_hold_predictions_or_the_error_of_a_bad_image(folder, capsys):
+def test_rows_hold_predictions_or_the_error_of_a_bad_image(folder, capsys):
     (folder / "in" / "b" / "bad.jpg").write_bytes(b"no image")
-    out = folder / "out.jsonl"
+    out = folder / "out.csv"
     assert main.main(["predict", f"{folder}/net.onnx", f"{folder}/in/b", f"output={out}"]) == 0
-    found = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [os.path.basename(each["image"]) for each in found] == sorted(os.listdir(folder / "in" / "b"))
-    assert [each["error"] for each in found if "error" in each] == ["not an image of a known format"]
+    assert [os.path.basename(row["image"]) for row in rows(out)] == sorted(os.listdir(folder / "in" / "b"))
+    (bad,) = (row for row in rows(out) if row["error"])
+    assert bad["error"] == "not an image of a known format" and bad["class_1"] == bad["probability_1"] == ""
+    assert all(row["class_1"] in exported.CLASSES for row in rows(out) if row != bad)
     assert "1 of 6 images cannot be used" in capsys.readouterr().err
 
 
@@ -140,7 +141,7 @@ def test_equal_probabilities_keep_the_order_of_the_classes():
         (["{0}/net.onnx", "{0}/none"], "none: no such file or folder"),
         (["{0}/net.onnx", "{0}/*.webp"], "no images there"),
         (["{0}/net.onnx", "{0}/in", "top=0"], "top=0: expected at least 1"),
-        (["{0}/net.onnx", "{0}/in", "output=x.txt"], "output=x.txt: expected a name that ends in .csv, .jsonl, .npy"),
+        (["{0}/net.onnx", "{0}/in", "output=x.txt"], "output=x.txt: expected a name that ends in .csv, .npy"),
         (["{0}/net.onnx", "{0}/in", "sheet=x.pdf"], "sheet=x.pdf: expected a name that ends in .html"),
         (["{0}/net.onnx", "{0}/in", "threads=0"], "threads=0: expected auto or a whole number of 1 to 256"),
         (["{0}/net.onnx", "{0}/in", "threads=[]"], "threads=[]: expected auto or a whole number of 1 to 256"),

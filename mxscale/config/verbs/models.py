@@ -21,7 +21,7 @@ class Predict:
     )
     top: int = setting(5, "classes for each image", low=1)
     output: Optional[str] = file_name(
-        "file of predictions, or of logits (.npy); null: lines in the terminal", ".csv", ".jsonl", ".npy"
+        "file of predictions, or of logits (.npy); null: lines in the terminal", ".csv", ".npy"
     )
     sheet: Optional[str] = file_name("file with a picture of each image beside its predictions", ".html")
     threads: Any = setting(
