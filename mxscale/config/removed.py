@@ -18,6 +18,7 @@ INSTEAD: Dict[str, str] = {
     "plan.unavailable": "name the machines to plan for in plan.instance, such as [p3.8xlarge,p3.16xlarge:spot]",
     "leave_out": "run python tools/scaling_model.py in a checkout",
     "figure": "python tools/scaling_model.py FIGURE.png draws that of score; spot prices have none",
+    "threads": "predict and evaluate use the cores of their process, which taskset limits",
     "views": "every image is evaluated once, cropped as validation images in training",
     "comm.probe_s": COMPARE,
     "comm=auto": COMPARE,

@@ -22,7 +22,7 @@ from mxscale.rundir.directory import RunDir
 from mxscale.serve import evaluation_report, trained_models
 from mxscale.serve.classification_metrics import Tally
 from mxscale.serve.evaluation_report import Evaluated, Mistake
-from mxscale.serve.predictor import Predictor, preprocessing, threads_of
+from mxscale.serve.predictor import Predictor, preprocessing
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError, nearest
 
@@ -64,7 +64,7 @@ def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
     name = f"evaluation/{images.name}"  # folder of the files in the run, and prefix of the metrics in MLflow
     folder = Path(request.output) if request.output else Path(run.path if own else "") / name
     page.prepare(folder)
-    evaluated = evaluate(Predictor(exported, threads_of(request.threads)), images)
+    evaluated = evaluate(Predictor(exported), images)
     files = evaluation_report.write(evaluated, folder)
     if store:
         store.keep(files, run_id, name)

@@ -12,15 +12,15 @@ from mxscale.rendering import page
 from mxscale.rundir.directory import DONE, FAILURE
 from mxscale.serve import image_inputs, prediction_files, trained_models
 from mxscale.serve.image_inputs import Picture
-from mxscale.serve.predictor import Predictor, preprocessing, threads_of
+from mxscale.serve.predictor import Predictor, preprocessing
 
 
 def main(config: Config, request: Predict) -> int:
     """Predict what is requested and return the exit status. Raises ConfigError."""
     if request.sheet:
         page.check_installed("mxscale predict sheet=FILE")
-    threads, pictures = threads_of(request.threads), image_inputs.pictures(request.images)
-    predictor = Predictor(trained_models.exported(request.source, config), threads)
+    pictures = image_inputs.pictures(request.images)
+    predictor = Predictor(trained_models.exported(request.source, config))
     card = predictor.card
     crop = preprocessing(card)
 

@@ -3,7 +3,7 @@
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import onnxruntime
@@ -26,11 +26,6 @@ class Predicted(NamedTuple):
     probabilities: np.ndarray  # (n, classes) float32
     logits: np.ndarray  # (n, classes) float32
     bad: List[Tuple[int, Any, str]]  # place among all items, item, why it cannot be used
-
-
-def threads_of(value: Any) -> int:
-    """Return a verb's `threads` as a number; auto: all cores."""
-    return available_cores() if value == "auto" else value
 
 
 def preprocessing(card: ModelCard) -> CentralCrop:
@@ -60,12 +55,13 @@ def _session(exported: Exported, options: onnxruntime.SessionOptions) -> onnxrun
 class Predictor:
     """Each thread decodes some images and evaluates them on one core, so that no core waits for another."""
 
-    def __init__(self, exported: Exported, threads: int):
+    def __init__(self, exported: Exported, threads: Optional[int] = None):
+        """`threads` None: the cores that this process may use."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # its errors are raised as well
         self.session = _session(exported, options)
-        self.threads, self.card, self.path = threads, exported.card, exported.path
+        self.threads, self.card, self.path = threads or available_cores(), exported.card, exported.path
 
     def predict(self, items: Iterable[Any], pixels: Callable[[Any], np.ndarray]) -> Iterator[Predicted]:
         """Yield the predictions of all items in their order.

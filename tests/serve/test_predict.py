@@ -16,8 +16,9 @@ from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.config.verbs.models import Predict
 from mxscale.data.central_crop import CentralCrop
-from mxscale.serve import image_inputs, predict
+from mxscale.serve import image_inputs, predict, trained_models
 from mxscale.serve.prediction_files import most_likely
+from mxscale.serve.predictor import Predictor, preprocessing
 
 
 @pytest.fixture
@@ -57,10 +58,11 @@ def test_probabilities_are_those_of_mxnet_in_the_order_of_the_files(folder):
 
 @pytest.mark.parametrize("threads", [1, 3, 8])
 def test_threads_change_neither_order_nor_values(folder, threads):
-    out = folder / "y.npy"
-    argv = ["predict", f"{folder}/net.onnx", f"{folder}/in", f"output={out}", f"threads={threads}"]
-    assert main.main(argv) == 0
-    assert np.allclose(np.load(out), expected(sorted((folder / "in").rglob("*.jpg"))), atol=1e-4)
+    predictor = Predictor(trained_models.exported(f"{folder}/net.onnx", from_dict({})), threads)
+    paths = sorted((folder / "in").rglob("*.jpg"))
+    batches = list(predictor.predict(paths, preprocessing(predictor.card).of_file))
+    assert [path for batch in batches for path in batch.items] == paths
+    assert np.allclose(np.concatenate([batch.logits for batch in batches]), expected(paths), atol=1e-4)
 
 
 def test_files_patterns_and_folders_are_accepted_and_counted_once(folder, capsys):
@@ -143,9 +145,7 @@ def test_equal_probabilities_keep_the_order_of_the_classes():
         (["{0}/net.onnx", "{0}/in", "top=0"], "top=0: expected at least 1"),
         (["{0}/net.onnx", "{0}/in", "output=x.txt"], "output=x.txt: expected a name that ends in .csv, .npy"),
         (["{0}/net.onnx", "{0}/in", "sheet=x.pdf"], "sheet=x.pdf: expected a name that ends in .html"),
-        (["{0}/net.onnx", "{0}/in", "threads=0"], "threads=0: expected auto or a whole number of 1 to 256"),
-        (["{0}/net.onnx", "{0}/in", "threads=[]"], "threads=[]: expected auto or a whole number of 1 to 256"),
-        (["{0}/net.onnx", "{0}/in", "threads=[1,2]"], "threads=[1, 2]: expected auto or a whole number of 1 to 256"),
+        (["{0}/net.onnx", "{0}/in", "threads=2"], "threads was removed: predict and evaluate use the cores of their"),
         (["{0}/net.onnx", "{0}/in", "output={0}/no/x.csv"], "x.csv: cannot be written"),
         (["{0}/none.onnx", "{0}/in"], "none.onnx: no such file"),
         (["{0}/in/a/0000.jpg", "{0}/in"], "is not an MXNet parameter file"),

@@ -1,12 +1,12 @@
 """Settings of verbs that use a trained network, and of `layers`."""
 
 from dataclasses import dataclass
-from typing import Any, List, Optional
+from typing import List, Optional
 
 from mxscale.config.operation_settings import REGISTERED
 from mxscale.config.setting import setting
 from mxscale.config.training_settings import MAX_PIXELS
-from mxscale.config.verbs.common import MAX_THREADS, file_name
+from mxscale.config.verbs.common import file_name
 
 MODEL = "run directory, latest, run:ID, exported .onnx file, or weights as in model.pretrained (with model=NAME)"
 
@@ -24,9 +24,6 @@ class Predict:
         "file of predictions, or of logits (.npy); null: lines in the terminal", ".csv", ".npy"
     )
     sheet: Optional[str] = file_name("file with a picture of each image beside its predictions", ".html")
-    threads: Any = setting(
-        "auto", "threads that decode and predict; auto: all cores", keyword="auto", low=1, high=MAX_THREADS
-    )
 
 
 @dataclass(frozen=True)
@@ -39,9 +36,6 @@ class Evaluate:
     )
     output: Optional[str] = setting(
         None, "folder for page, tables and figures; null: evaluation/SPLIT in the run directory"
-    )
-    threads: Any = setting(
-        "auto", "threads that decode and evaluate; auto: all cores", keyword="auto", low=1, high=MAX_THREADS
     )
 
 
