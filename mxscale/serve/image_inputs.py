@@ -1,6 +1,5 @@
-"""The images that a command line names: files, folders, patterns, or an array in a .npy file."""
+"""The images that a command line names: files, folders, or an array in a .npy file."""
 
-import glob
 import os
 from typing import Any, List, NamedTuple, Sequence
 
@@ -20,33 +19,25 @@ class Picture(NamedTuple):
 
 
 def pictures(given: Sequence[str]) -> List[Picture]:
-    """Return the images named, those of a folder or pattern sorted by path. Raises ConfigError."""
+    """Return the images named, those of a folder sorted by path. Raises ConfigError."""
     if any(path.endswith(".npy") for path in given):
         if len(given) > 1:
             raise ConfigError(f"{given[0]}, {given[1]}: expected one .npy file, or image files")
         return [Picture(f"image {number}", pixels) for number, pixels in enumerate(array(os.path.expanduser(given[0])))]
-    found = [path for name in given for path in _files(os.path.expanduser(name))]
-    return [Picture(path, path) for path in dict.fromkeys(found)]
+    files = [path for name in given for path in _files(os.path.expanduser(name))]
+    return [Picture(path, path) for path in dict.fromkeys(files)]
 
 
 def _files(path: str) -> List[str]:
-    if os.path.isdir(path):
-        found = _inside(path)
-    elif os.path.exists(path):
-        found = [path]
-    elif glob.has_magic(path):
-        matching = glob.glob(path, recursive=True)
-        found = sorted(image for match in matching for image in (_inside(match) if os.path.isdir(match) else [match]))
-    else:
+    """Return a file, or the images in a folder and those below it, by the rules of an image set."""
+    if not os.path.exists(path):
         raise ConfigError(f"{path}: no such file or folder")
-    if not found:
+    if not os.path.isdir(path):
+        return [path]
+    images = [image for image, *_ in images_in("", path.rstrip("/") or "/", nested=True)]
+    if not images:
         raise ConfigError(f"{path}: no images there; expected files that end in {', '.join(EXTENSIONS)}")
-    return found
-
-
-def _inside(folder: str) -> List[str]:
-    """Return the images in a folder and those below it, by the rules of an image set."""
-    return [image for image, *_ in images_in("", folder.rstrip("/") or "/", nested=True)]
+    return images
 
 
 def array(path: str) -> np.ndarray:

@@ -16,7 +16,7 @@ class Predict:
     source: Optional[str] = setting(None, MODEL, required="mxscale predict MODEL IMAGES, such as latest photos/")
     images: Optional[List[str]] = setting(
         [],
-        "files, folders and patterns of images; or one .npy file of uint8 (n, height, width, 3), RGB",
+        "files and folders of images; or one .npy file of uint8 (n, height, width, 3), RGB",
         required="mxscale predict MODEL IMAGES, such as latest photos/",
     )
     top: int = setting(5, "classes for each image", low=1)
