@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from typing import Dict, List, Optional
+from typing import Collection, Dict, List, Optional
 
 import numpy as np
 
@@ -69,17 +69,18 @@ def load(path: str, name: str, source: Optional[str] = None) -> Dict[str, np.nda
         raise ConfigError(f"model.pretrained={source}: PyTorch weights fit {TORCH_NETWORKS}, not model.name={name}")
     _check_architecture(path, source)
     tensors = _unwrapped(torch_file.read(path, source))
-    given = {n: tensor for n, tensor in tensors.items() if n.rpartition(".")[2] != UNUSED}
-    table = _table(layers, given)
-    if set(given) != set(table):
-        raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(given, layers)}")
-    integers = [n for n in table if not given[n].is_floating()]
+    used = {n: tensor for n, tensor in tensors.items() if n.rpartition(".")[2] != UNUSED}
+    table = _table(layers, used)
+    if set(used) != set(table):
+        raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(used, layers)}")
+    integers = [n for n in table if used[n].dtype.kind != "f"]
     if integers:
         raise ConfigError(f"model.pretrained={source}: not of a floating-point type: {first_of(integers)}")
-    return {structural: given[n].as_float32() for n, structural in table.items()}
+    with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which weights.fit refuses
+        return {structural: used[n].astype("float32", order="C") for n, structural in table.items()}
 
 
-def _unwrapped(tensors: dict) -> dict:
+def _unwrapped(tensors: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
     for _ in PREFIXES:
         for prefix in PREFIXES:
             if tensors and all(n.startswith(prefix) for n in tensors):
@@ -87,17 +88,17 @@ def _unwrapped(tensors: dict) -> dict:
     return tensors
 
 
-def _table(layers: int, given) -> Dict[str, str]:
+def _table(layers: int, known: Collection[str]) -> Dict[str, str]:
     """Return the expected names. A file without any tensor of the head is a network without its head."""
     table = names(layers)
-    return table if HEAD.keys() & set(given) else {n: structural for n, structural in table.items() if n not in HEAD}
+    return table if HEAD.keys() & set(known) else {n: structural for n, structural in table.items() if n not in HEAD}
 
 
-def _misfits(given, layers: int) -> str:
+def _misfits(known: Collection[str], layers: int) -> str:
     for other in SPECIFICATION:
-        if set(given) == set(_table(other, given)):
+        if set(known) == set(_table(other, known)):
             return f"these are weights of a ResNet-{other}; use model=resnet{other}_v1b"
-    return differences(_table(layers, given), given)
+    return differences(_table(layers, known), known)
 
 
 def to_torch(layers: int, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
