@@ -6,15 +6,15 @@ timm/models/resnet.py: conv1, bn1, layer1.0.conv1, downsample.0, fc). Both have 
 """
 
 import json
-import math
 import os
 import re
-from typing import Collection, Dict, List, Optional
+from typing import Collection, Dict, Optional
 
 import numpy as np
 
 from mxscale.config.networks import NETWORKS, network
 from mxscale.models import torch_file
+from mxscale.models.model_card import check_input
 from mxscale.models.residual import SPECIFICATION, BottleneckV1b
 from mxscale.models.weights import differences, first_of
 from mxscale.util.errors import ConfigError
@@ -111,7 +111,7 @@ def input_of(path: str) -> Optional[dict]:
 
     Returns:
         image_size (pixels), mean and std (RGB, 0-255), interpolation (such as "bicubic") and crop (share of the
-        shorter side that validation sees, or None); None if nothing is stated, as for torchvision's files.
+        shorter side that validation sees, if stated); None if nothing is stated, as for torchvision's files.
 
     Raises:
         ConfigError: config.json is invalid.
@@ -122,7 +122,7 @@ def input_of(path: str) -> Optional[dict]:
         return None
     try:
         return _input(stated)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(
             f"{_config(path)} does not state the input of the weights ({error!r}): correct or remove it"
         ) from None
@@ -153,20 +153,12 @@ def _check_architecture(path: str, source: str) -> None:
 
 def _input(stated: dict) -> dict:
     colours, height, width = stated["input_size"]
-    if (colours, height) != (3, width) or type(height) is not int or height < 1:
+    if (colours, height) != (3, width) or type(height) is not int:
         raise ValueError(f"input_size={stated['input_size']}, expected [3, side, side]")
-    crop = stated.get("crop_pct")
-    return {
-        "image_size": height,
-        "mean": _scaled(stated["mean"]),
-        "std": _scaled(stated["std"]),
-        "interpolation": str(stated["interpolation"]),
-        "crop": None if crop is None else float(crop),
-    }
-
-
-def _scaled(shares: list) -> List[float]:
-    values = [round(float(share) * 255, 6) for share in shares]  # 123.675, not 123.67499999999998
-    if len(values) != 3 or not all(math.isfinite(value) for value in values):
-        raise ValueError(f"{shares}, expected three numbers")
-    return values
+    # 123.675, not 123.67499999999998
+    values = {name: [round(float(share) * 255, 6) for share in stated[name]] for name in ("mean", "std")}
+    values["image_size"] = height
+    if stated.get("crop_pct") is not None:
+        values["crop"] = float(stated["crop_pct"])
+    check_input(values)
+    return {**values, "interpolation": str(stated["interpolation"])}

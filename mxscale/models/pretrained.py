@@ -6,7 +6,6 @@ run's directory. Ranks and resumed runs then need neither the source nor network
 
 import contextlib
 import json
-import math
 import os
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -16,7 +15,6 @@ from mxscale.models import gluon_cache, model_card, symbol, torch_file, weights,
 from mxscale.models.model_card import ModelCard
 from mxscale.rundir.plan import Origin
 from mxscale.util.atomic_files import digest_of, replacing
-from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import read_regular
 
 WEIGHTS, GRAPH = "pretrained.params", "network.json"  # in the run's directory
@@ -113,22 +111,3 @@ def bring(source: str, name: str, folder, head: str) -> Origin:
         revision=loaded.revision,
         input=loaded.input,
     )
-
-
-def checked(taken: dict, source: str) -> dict:
-    """Return `taken` if its values are valid. Raises ConfigError."""
-    side, crop = taken.get("image_size"), taken.get("crop")
-    try:
-        numbers = [*taken.get("mean", ()), *taken.get("std", ())]
-        wrong = (
-            (side is not None and not (isinstance(side, int) and 8 <= side <= 4096))
-            or (crop is not None and not 0 < crop <= 1)
-            or len(numbers) not in (0, 6)
-            or not all(math.isfinite(number) for number in numbers)
-            or min(taken.get("std", [1])) <= 0
-        )
-    except TypeError:  # a value that is no number, or no list of them
-        wrong = True
-    if wrong:
-        raise ConfigError(f"model.pretrained={source}: its stated input is invalid ({taken}); set model.input=config")
-    return taken

@@ -205,7 +205,7 @@ def changed(network, **metadata):
         ("image_size", "64", "the network has images tensor(uint8)[32, 32, 3]"),
         ("image_size", "true", "image_size is True"),
         ("interpolation", '"nearest"', "interpolation=nearest"),
-        ("mean", "[1, 2]", "expected three numbers each"),
+        ("mean", "[1, 2]", "mean=[1, 2]: expected three numbers"),
         ("std", "[1, 0, 2]", "std=[1, 0, 2]: expected each above 0"),
         ("mean", "[NaN, 1, 2]", "mean="),
         ("mean", "[1" + "0" * 5000 + "]", "its metadata is damaged"),
