@@ -16,7 +16,7 @@ from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.config.verbs.models import Predict
 from mxscale.data.central_crop import CentralCrop
-from mxscale.serve import image_inputs, predict, trained_models
+from mxscale.serve import predict, trained_models
 from mxscale.serve.prediction_files import most_likely
 from mxscale.serve.predictor import Predictor, preprocessing
 
@@ -81,7 +81,7 @@ def test_a_folder_holds_what_training_would_read(folder):
     for hidden in ("in/._0001.jpg", "in/__MACOSX/0001.jpg"):
         (folder / hidden).parent.mkdir(exist_ok=True)
         (folder / hidden).write_bytes(b"no image")
-    whole = image_inputs.pictures([f"{folder}/in"])
+    whole = predict.pictures([f"{folder}/in"])
     assert [each.name for each in whole if "link" in each.name] == [f"{folder}/in/link/linked.jpg"]
     assert not [each.name for each in whole if "._" in each.name or "__MACOSX" in each.name]
 
