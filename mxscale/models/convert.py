@@ -136,12 +136,12 @@ def _settings(path: str) -> dict:
     """Return the content of config.json beside the file; empty if it does not exist. Raises ConfigError."""
     try:
         with open_regular(_config(path), "r", encoding="utf-8") as file:
-            found = json.load(file)
+            settings = json.load(file)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{_config(path)}, which describes the weights beside it, is not JSON ({error})") from None
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def _check_architecture(path: str, source: str) -> None:

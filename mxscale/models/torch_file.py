@@ -43,8 +43,6 @@ def read(path: str, source: str) -> Dict[str, np.ndarray]:
         # By content: 8 bytes with the length of the header, which is JSON
         named = str(path).endswith(".safetensors")
         return _safetensors(content) if named or content[8:9] == b"{" else _pickled(content)
-    except FileNotFoundError:
-        raise ConfigError(f"model.pretrained={source}: no such file") from None
     except OSError as error:
         raise ConfigError(f"model.pretrained={source}: {error.strerror or error}") from None
     except Refused as error:

@@ -39,15 +39,15 @@ def main(config: Config, request: Export) -> None:
 def write_onnx(trained: Network, path: str) -> str:
     """Write an ONNX file, verified against MXNet, and return a line about it."""
     content = onnx_graph.of_network(*trained).SerializeToString()
-    found = difference(trained, Exported(content, trained.card))
-    if not found <= BOUND:
-        raise ConfigError(f"probabilities in ONNX Runtime differ from MXNet's by {found:.1e}, more than {BOUND:.0e}")
+    largest = difference(trained, Exported(content, trained.card))
+    if not largest <= BOUND:
+        raise ConfigError(f"probabilities in ONNX Runtime differ from MXNet's by {largest:.1e}, more than {BOUND:.0e}")
     with replacing(path) as new:
         Path(new).write_bytes(content)
     card, size = trained.card, f"{len(content) / 1e6:.1f} MB"
     return (
         f"{path}: {card.network}, {len(card.class_names)} classes, {size}; uint8 images (n, {card.image_size}, "
-        f"{card.image_size}, 3) to probabilities, which differ from MXNet's by at most {found:.1e}"
+        f"{card.image_size}, 3) to probabilities, which differ from MXNet's by at most {largest:.1e}"
     )
 
 
@@ -57,10 +57,10 @@ def difference(trained: Network, exported: Exported) -> float:
 
     card = trained.card
     images = np.random.RandomState(0).randint(0, 256, (IMAGES, card.image_size, card.image_size, 3)).astype("uint8")
-    there, _ = Predictor(exported, threads=1).scores(images)
+    in_onnx, _ = Predictor(exported, threads=1).scores(images)
     normalised = (images.astype("float32") - np.float32(card.mean)) / np.float32(card.std)
-    here = mx.nd.softmax(trained.net(mx.nd.array(normalised.transpose(0, 3, 1, 2)))).asnumpy()
-    return float(np.abs(there - here).max())
+    in_mxnet = mx.nd.softmax(trained.net(mx.nd.array(normalised.transpose(0, 3, 1, 2)))).asnumpy()
+    return float(np.abs(in_onnx - in_mxnet).max())
 
 
 def write_symbol(trained: Network, path: str) -> str:

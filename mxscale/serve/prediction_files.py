@@ -137,8 +137,8 @@ def writer(path: str, names: Sequence[str], top: int) -> Iterator[Writer]:
     """Yield the writer of a file by the end of its name; the file appears when the block ends. Raises ConfigError."""
     try:
         with replacing(path) as new, open(new, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            made = next(kind for end, kind in FORMATS.items() if path.endswith(end))(file, names, top)
-            yield made
-            made.close()
+            format_writer = next(kind for end, kind in FORMATS.items() if path.endswith(end))(file, names, top)
+            yield format_writer
+            format_writer.close()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from None

@@ -41,12 +41,12 @@ def _session(exported: Exported, options: onnxruntime.SessionOptions) -> onnxrun
         reason = f"{exported.path}: ONNX Runtime {onnxruntime.__version__} cannot load the network: {one_line(error)}"
         raise ConfigError(f"{reason}; export it again") from None
     side, classes = exported.card.image_size, len(exported.card.class_names)
-    found = [f"{port.name} {port.type}{port.shape[1:]}" for port in (*session.get_inputs(), *session.get_outputs())]
+    ports = [f"{port.name} {port.type}{port.shape[1:]}" for port in (*session.get_inputs(), *session.get_outputs())]
     expected = [f"{INPUT} tensor(uint8){[side, side, 3]}"]
     expected += [f"{name} tensor(float){[classes]}" for name in (PROBABILITIES, LOGITS)]
-    if found != expected:
+    if ports != expected:
         raise ConfigError(
-            f"{exported.path}: the network has {', '.join(found)[:300]}; its metadata states {', '.join(expected)}: "
+            f"{exported.path}: the network has {', '.join(ports)[:300]}; its metadata states {', '.join(expected)}: "
             "export it again"
         )
     return session
@@ -98,12 +98,11 @@ class Predictor:
         if not len(images):
             return [np.empty((0, len(self.card.class_names)), "float32")] * 2
         try:
-            found = self.session.run([PROBABILITIES, LOGITS], {INPUT: images})
+            scores = self.session.run([PROBABILITIES, LOGITS], {INPUT: images})
         except Exception as error:  # as in _session
             reason = f"ONNX Runtime cannot evaluate the network: {one_line(error)}"
             raise ConfigError(f"{self.path}: {reason}; export it again") from None
-        if any(scores.shape != (len(images), len(self.card.class_names)) for scores in found):
-            raise ConfigError(
-                f"{self.path}: the network returns {found[0].shape} for {len(images)} images; export it again"
-            )
-        return found
+        if any(array.shape != (len(images), len(self.card.class_names)) for array in scores):
+            returned = f"the network returns {scores[0].shape} for {len(images)} images"
+            raise ConfigError(f"{self.path}: {returned}; export it again")
+        return scores

@@ -81,7 +81,7 @@ def test_other_kinds_of_files_are_refused_at_once(tmp_path, name):
 
 
 def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
-    refused(tmp_path / "no", "no such file$")
+    refused(tmp_path / "no", "No such file or directory$")
     refused(tmp_path, "a folder, not a regular file$")
 
 

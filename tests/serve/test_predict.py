@@ -148,7 +148,7 @@ def test_equal_probabilities_keep_the_order_of_the_classes():
         (["{0}/net.onnx", "{0}/in", "sheet=x.pdf"], "sheet=x.pdf: expected a name that ends in .html"),
         (["{0}/net.onnx", "{0}/in", "threads=2"], "threads was removed: predict and evaluate use the cores of their"),
         (["{0}/net.onnx", "{0}/in", "output={0}/no/x.csv"], "x.csv: cannot be written"),
-        (["{0}/none.onnx", "{0}/in"], "none.onnx: no such file"),
+        (["{0}/none.onnx", "{0}/in"], "none.onnx: No such file"),
         (["{0}/in/a/0000.jpg", "{0}/in"], "is not an MXNet parameter file"),
     ],
 )
