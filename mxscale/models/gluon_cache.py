@@ -19,13 +19,9 @@ def find(name: str) -> str:
     path = os.path.join(root, f"{name}-{model_store.short_hash(name)}.params")
     try:
         actual = digest_of(path, "sha1")
-    except FileNotFoundError:
-        raise ConfigError(
-            f"model.pretrained=zoo: {path}: no such file; the zoo's hosts have been offline since 2024: place it there "
-            "from a copy, unzipped"
-        ) from None
     except OSError as error:
-        raise ConfigError(f"model.pretrained=zoo: {path}: {error.strerror}; remove it") from None
+        where = "place it there, unzipped, from a copy: the zoo's hosts have been offline since 2024"
+        raise ConfigError(f"model.pretrained=zoo: {path}: {error.strerror}; {where}") from None
     if actual != sums[name]:
         raise ConfigError(f"model.pretrained=zoo: {path} is damaged (SHA-1 {actual}, not {sums[name]}); remove it")
     return path

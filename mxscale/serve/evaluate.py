@@ -51,18 +51,18 @@ def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
         typed: The keys on the command line. `data` names another set; PLACES alone say where that of the run is.
     """
     page.check_installed("mxscale evaluate")
-    run, data_given = trained_models.find_run(request.source, config), not {"data", "data.kind"}.isdisjoint(typed)
-    if run is None and not data_given:
+    run, another_set = trained_models.find_run(request.source, config), not {"data", "data.kind"}.isdisjoint(typed)
+    if run is None and not another_set:
         raise ConfigError(f"{request.source} names no data: add data=NAME, such as data=imagefolder data.root=DIR")
-    own = run is not None and not data_given
-    recorded = own and config.tracking.enabled and trained_models.mlflow_id(run)
+    trained_on = None if another_set else run  # the run whose data are evaluated
+    recorded = trained_on and config.tracking.enabled and trained_models.mlflow_id(run)
     store = history.Store(config, "evaluate", run) if recorded else None
     run_id = store and store.id_of(run)  # before the work, as the folder: without them it would be lost
-    images = of_run(run, config.data, typed, request.split) if own else None
+    images = trained_on and of_run(run, config.data, typed, request.split)
     exported = trained_models.exported(run or request.source, config)
     images = images or labelled(config, exported.card, request.split)
     name = f"evaluation/{images.name}"  # folder of the files in the run, and prefix of the metrics in MLflow
-    folder = Path(request.output) if request.output else Path(run.path if own else "") / name
+    folder = Path(request.output or (run.path / name if trained_on else name))
     page.prepare(folder)
     evaluated = evaluate(Predictor(exported), images)
     files = evaluation_report.write(evaluated, folder)
@@ -71,11 +71,11 @@ def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
         store.log_metrics(run_id, {f"{name}/{metric}": value for metric, value in evaluated.tally.metrics().items()})
 
 
-def of_run(run: RunDir, given: Data, typed: Collection[str], split: Optional[str]) -> Images:
+def of_run(run: RunDir, settings: Data, typed: Collection[str], split: Optional[str]) -> Images:
     """Return a split of the data that a run was trained with; they are packed again if the packed ones are gone.
 
     Args:
-        given: Settings of which the `typed` ones of PLACES replace the run's.
+        settings: Those of data, of which the `typed` ones of PLACES replace the run's.
 
     Raises:
         ConfigError: The images have changed (another split could hold images that the run was trained on), or a typed
@@ -88,7 +88,7 @@ def of_run(run: RunDir, given: Data, typed: Collection[str], split: Optional[str
     for name in places:
         if name not in PLACES:
             raise ConfigError(f"data.{name}: {run} is evaluated with its own settings; omit it, or add data=NAME")
-    data = dataclasses.replace(run.config().data, **{name: getattr(given, name) for name in places})
+    data = dataclasses.replace(run.config().data, **{name: getattr(settings, name) for name in places})
     packed = (None if set(places) - {"cache"} else manifests.intact(plan.data_dir)) or pack.prepare(data)
     if plan.data_digest not in (None, packed["digest"]):
         raise ConfigError(f"{run}: its images have changed since the training; name others with data=NAME")
@@ -163,9 +163,9 @@ def _mistakes(predictor: Predictor, images: Images, tally: Tally) -> Iterator[Mi
         return crop.of_file(images.files[record]) if images.files else crop(decoder.decode(content))
 
     for batch in predictor.predict(range(len(labels)), pixels):
-        if batch.bad:
-            _, record, reason = batch.bad[0]
-            raise ConfigError(f"{images.name_of(record)}: {reason}")
+        for record, reason in zip(batch.items, batch.reasons):
+            if reason is not None:
+                raise ConfigError(f"{images.name_of(record)}: {reason}")
         if not np.isfinite(batch.logits).all():
             name = images.name_of(batch.items[0])
             raise ConfigError(f"the network's scores are not finite, first in the batch from {name} on")

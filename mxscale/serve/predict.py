@@ -49,7 +49,7 @@ def main(config: Config, request: Predict) -> int:
         for batch in predictor.predict(images, pixels):
             for writer in writers:
                 writer.write(batch)
-            bad += len(batch.bad)
+            bad += sum(reason is not None for reason in batch.reasons)
     if bad:
         echo(f"{bad:,} of {len(images):,} images cannot be used", sys.stderr)
     return FAILURE if bad == len(images) else DONE

@@ -5,7 +5,7 @@ import contextlib
 import csv
 import sys
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Sequence
 
 import numpy as np
 
@@ -35,20 +35,19 @@ def most_likely(probabilities: np.ndarray, names: Sequence[str], top: int) -> Li
 
 
 class Writer:
-    """Writes the predictions of some images after the other to an open file, each by `good(image, choices)`."""
+    """Writes the predictions of images to an open file, each by `good(image, choices, pixels)`."""
 
     def __init__(self, file, names: Sequence[str], top: int):
         self.file, self.names, self.top = file, names, min(top, len(names))
 
     def write(self, batch: Predicted) -> None:
-        good, bad = zip(batch.items, batch.probabilities), {place: rest for place, *rest in batch.bad}
-        for place in range(len(batch.items) + len(bad)):
-            if place in bad:
-                picture, reason = bad[place]
+        usable = zip(batch.probabilities, batch.pixels)
+        for picture, reason in zip(batch.items, batch.reasons):
+            if reason is not None:
                 self.bad(picture.name, reason)
-            else:
-                picture, probabilities = next(good)
-                self.good(picture.name, most_likely(probabilities, self.names, self.top))
+                continue
+            probabilities, pixels = next(usable)
+            self.good(picture.name, most_likely(probabilities, self.names, self.top), pixels)
 
     def bad(self, image: str, reason: str) -> None:
         """Record an image that cannot be used; files without a place for it leave it out."""
@@ -60,7 +59,7 @@ class Writer:
 class Lines(Writer):
     """Lines in the terminal; bad images on stderr."""
 
-    def good(self, image, choices):
+    def good(self, image, choices, pixels):
         echo(f"{image}  {', '.join(f'{choice.name} {choice.probability:.1%}' for choice in choices)}", self.file)
 
     def bad(self, image, reason):
@@ -76,7 +75,7 @@ class Csv(Writer):
         columns = [f"{what}_{place}" for place in range(1, self.top + 1) for what in ("class", "probability")]
         self.rows.writerow(["image", "error", *columns])
 
-    def good(self, image, choices):
+    def good(self, image, choices, pixels):
         self.rows.writerow(
             [image, "", *(value for choice in choices for value in (choice.name, f"{choice.probability:.9g}"))]
         )
@@ -104,24 +103,19 @@ class Sheet(Writer):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.shown: List[Tuple[str, str, List[Choice]]] = []  # name, JPEG in base64, predictions
-        self.refused: List[Tuple[str, str]] = []
-        self.count = 0
+        self.facts = {"title": "Predictions", "count": 0, "pictures": [], "refused": []}
 
-    def write(self, batch):
-        for picture, pixels, probabilities in zip(batch.items, batch.pixels, batch.probabilities):
-            self.count += 1
-            if len(self.shown) < SHEET_IMAGES:
-                self.shown.append((picture.name, in_base64(pixels), most_likely(probabilities, self.names, self.top)))
-        self.refused += [(picture.name, reason) for _, picture, reason in batch.bad]
+    def good(self, image, choices, pixels):
+        self.facts["count"] += 1
+        if len(self.facts["pictures"]) < SHEET_IMAGES:
+            lines = [f"{choice.name} {choice.probability:.1%}" for choice in choices]
+            self.facts["pictures"].append({"name": image, "jpeg": in_base64(pixels), "lines": lines})
+
+    def bad(self, image, reason):
+        self.facts["refused"].append((image, reason))
 
     def close(self):
-        facts = {"title": "Predictions", "count": self.count, "refused": self.refused}
-        pictures = [
-            {"name": name, "jpeg": jpeg, "lines": [f"{choice.name} {choice.probability:.1%}" for choice in choices]}
-            for name, jpeg, choices in self.shown
-        ]
-        self.file.write(page.render(TEMPLATES / "contact_sheet.html", pictures=pictures, **facts))
+        self.file.write(page.render(TEMPLATES / "contact_sheet.html", **self.facts))
 
 
 def in_base64(pixels: np.ndarray) -> str:

@@ -3,7 +3,7 @@
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional
 
 import numpy as np
 import onnxruntime
@@ -19,13 +19,13 @@ BATCH = 16  # images of a forward
 
 
 class Predicted(NamedTuple):
-    """Some items in their order."""
+    """Some items in their order; the arrays have those that can be used."""
 
-    items: List[Any]  # of `pixels`
+    items: List[Any]
+    reasons: List[Optional[str]]  # why an item cannot be used; None: it can
     pixels: np.ndarray  # (n, side, side, 3) uint8
     probabilities: np.ndarray  # (n, classes) float32
     logits: np.ndarray  # (n, classes) float32
-    bad: List[Tuple[int, Any, str]]  # place among all items, item, why it cannot be used
 
 
 def preprocessing(card: ModelCard) -> CentralCrop:
@@ -82,16 +82,17 @@ class Predictor:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _predicted(self, items: List[Any], pixels: Callable[[Any], np.ndarray]) -> Predicted:
-        good, bad, side = [], [], self.card.image_size
-        images = np.empty((len(items), side, side, 3), "uint8")
-        for place, item in enumerate(items):
+        side, reasons = self.card.image_size, []
+        images, count = np.empty((len(items), side, side, 3), "uint8"), 0
+        for item in items:
             try:
-                images[len(good)] = pixels(item)
-                good.append(item)
+                images[count] = pixels(item)
             except BadImage as error:
-                bad.append((place, item, error.reason))
-        images = images[: len(good)]
-        return Predicted(good, images, *self.scores(images), bad)
+                reasons.append(error.reason)
+            else:
+                reasons.append(None)
+                count += 1
+        return Predicted(items, reasons, images[:count], *self.scores(images[:count]))
 
     def scores(self, images: np.ndarray) -> List[np.ndarray]:
         """Return the probabilities and logits of images (n, side, side, 3) uint8, each (n, classes) float32."""

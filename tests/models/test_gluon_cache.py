@@ -45,7 +45,7 @@ def refused(*words):
 
 def test_a_missing_file_is_refused_with_its_path(cached):
     cached.unlink()
-    refused(f"{cached}: no such file", "place it there")
+    refused(f"{cached}: No such file", "place it there")
 
 
 def test_a_damaged_file_is_refused(cached):
@@ -53,7 +53,7 @@ def test_a_damaged_file_is_refused(cached):
     refused(f"{cached} is damaged", "remove it")
     cached.unlink()
     cached.mkdir()
-    refused(str(cached), "remove it")
+    refused(f"{cached}: a folder, not a regular file", "place it there")
 
 
 def test_network_without_weights_suggests_the_nearest():
