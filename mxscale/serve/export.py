@@ -86,14 +86,13 @@ def write_safetensors(trained: Network, path: str) -> str:
     """Write the weights under PyTorch's names where PyTorch has the network, otherwise under their own."""
     from safetensors.numpy import save
 
-    name, arrays = trained.card.network, weights.arrays(trained.net)
-    layers = network(name).torch_layers
-    tensors = convert.to_torch(layers, arrays) if layers else arrays
-    metadata = {"format": "pt" if layers else "mxnet", **model_card.to_metadata(trained.card)}
+    entry, arrays = network(trained.card.network), weights.arrays(trained.net)
+    tensors = convert.to_torch(entry, arrays) if entry.torch_names else arrays
+    metadata = {"format": "pt" if entry.torch_names else "mxnet", **model_card.to_metadata(trained.card)}
     content = save({key: np.ascontiguousarray(value) for key, value in tensors.items()}, metadata)
     with replacing(path) as new:
         Path(new).write_bytes(content)
-    return f"{path}: {len(tensors)} tensors of {name}, with {'PyTorch' if layers else 'MXNet'}'s names"
+    return f"{path}: {len(tensors)} tensors of {entry.name}, with {'PyTorch' if entry.torch_names else 'MXNet'}'s names"
 
 
 FORMATS = {"onnx": write_onnx, "symbol": write_symbol, "safetensors": write_safetensors}
