@@ -147,7 +147,7 @@ def evaluate(predictor: Predictor, images: Images) -> Evaluated:
     worst = heapq.nlargest(
         WORST, _mistakes(predictor, images, tally), key=lambda mistake: (mistake.confidence, -mistake.record)
     )
-    return Evaluated(card, images.name, bool(images.files), tally, worst)
+    return Evaluated(card, images.name, "images" if images.files else "packed images", tally, worst)
 
 
 def _mistakes(predictor: Predictor, images: Images, tally: Tally) -> Iterator[Mistake]:

@@ -35,13 +35,9 @@ class Evaluated(NamedTuple):
 
     card: ModelCard
     split: str
-    from_files: bool  # the images' own files were evaluated; otherwise their packed copies
+    read: str  # "images": their own files; "packed images": their packed copies
     tally: Tally
     mistakes: List[Mistake]  # the most confident first
-
-    @property
-    def read(self) -> str:
-        return "images" if self.from_files else "packed images"
 
 
 def write(evaluated: Evaluated, folder: Path) -> List[Path]:

@@ -29,9 +29,10 @@ def main(config: Config, request: Export) -> None:
         raise ConfigError(f"{request.source} is an exported file; name the run or the weights")
     run = trained_models.find_run(request.source, config)
     trained = trained_models.load(run or request.source, config)
-    path = request.output or str((run.path if run else Path()) / f"model{SUFFIXES[request.format]}")
+    write, suffix = FORMATS[request.format]
+    path = request.output or str((run.path if run else Path()) / f"model{suffix}")
     try:
-        echo(FORMATS[request.format](trained, path))
+        echo(write(trained, path))
     except OSError as error:
         raise ConfigError(f"output={path}: cannot be written ({error.strerror or error})") from None
 
@@ -95,5 +96,9 @@ def write_safetensors(trained: Network, path: str) -> str:
     return f"{path}: {len(tensors)} tensors of {entry.name}, with {'PyTorch' if entry.torch_names else 'MXNet'}'s names"
 
 
-FORMATS = {"onnx": write_onnx, "symbol": write_symbol, "safetensors": write_safetensors}
-SUFFIXES = {"onnx": ".onnx", "symbol": "", "safetensors": ".safetensors"}
+# Value of format -> its writer, and the end of the default name
+FORMATS = {
+    "onnx": (write_onnx, ".onnx"),
+    "symbol": (write_symbol, ""),
+    "safetensors": (write_safetensors, ".safetensors"),
+}

@@ -5,7 +5,7 @@ import contextlib
 import csv
 import sys
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Sequence
+from typing import Iterator, List, Sequence, Tuple
 
 import numpy as np
 
@@ -21,17 +21,15 @@ SHEET_IMAGES = 2000  # of a page, some 10 kB each
 QUALITY = 85  # of a page's JPEGs
 
 
-class Choice(NamedTuple):
-    """A class and its probability."""
-
-    name: str
-    probability: float
-
-
-def most_likely(probabilities: np.ndarray, names: Sequence[str], top: int) -> List[Choice]:
-    """Return the `top` classes of an image by probability; equal ones in the order of the classes."""
+def most_likely(probabilities: np.ndarray, names: Sequence[str], top: int) -> List[Tuple[str, float]]:
+    """Return the `top` classes of an image and their probabilities; equal ones in the order of the classes."""
     order = np.argsort(-probabilities, kind="stable")[:top]
-    return [Choice(names[place], float(probabilities[place])) for place in order]
+    return [(names[place], float(probabilities[place])) for place in order]
+
+
+def percentages(choices: Sequence[Tuple[str, float]]) -> List[str]:
+    """Return what `most_likely` returns as texts."""
+    return [f"{name} {probability:.1%}" for name, probability in choices]
 
 
 class Writer:
@@ -60,7 +58,7 @@ class Lines(Writer):
     """Lines in the terminal; bad images on stderr."""
 
     def good(self, image, choices, pixels):
-        echo(f"{image}  {', '.join(f'{choice.name} {choice.probability:.1%}' for choice in choices)}", self.file)
+        echo(f"{image}  {', '.join(percentages(choices))}", self.file)
 
     def bad(self, image, reason):
         echo(f"{image}: {reason}", sys.stderr)
@@ -76,9 +74,8 @@ class Csv(Writer):
         self.rows.writerow(["image", "error", *columns])
 
     def good(self, image, choices, pixels):
-        self.rows.writerow(
-            [image, "", *(value for choice in choices for value in (choice.name, f"{choice.probability:.9g}"))]
-        )
+        cells = (cell for name, probability in choices for cell in (name, f"{probability:.9g}"))
+        self.rows.writerow([image, "", *cells])
 
     def bad(self, image, reason):
         self.rows.writerow([image, reason, *[""] * (2 * self.top)])
@@ -108,8 +105,8 @@ class Sheet(Writer):
     def good(self, image, choices, pixels):
         self.facts["count"] += 1
         if len(self.facts["pictures"]) < SHEET_IMAGES:
-            lines = [f"{choice.name} {choice.probability:.1%}" for choice in choices]
-            self.facts["pictures"].append({"name": image, "jpeg": in_base64(pixels), "lines": lines})
+            shown = {"name": image, "jpeg": in_base64(pixels), "lines": percentages(choices)}
+            self.facts["pictures"].append(shown)
 
     def bad(self, image, reason):
         self.facts["refused"].append((image, reason))

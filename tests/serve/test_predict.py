@@ -132,7 +132,7 @@ def test_contact_sheet_shows_images_predictions_and_bad_files(folder):
 
 def test_equal_probabilities_keep_the_order_of_the_classes():
     found = most_likely(np.array([0.25, 0.5, 0.25]), ["a", "b", "c"], 3)
-    assert [each.name for each in found] == ["b", "a", "c"]
+    assert [name for name, _ in found] == ["b", "a", "c"]
 
 
 @pytest.mark.parametrize(
