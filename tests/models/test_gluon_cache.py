@@ -5,7 +5,7 @@ import pytest
 from mxnet.gluon.model_zoo import model_store
 from refusals import contains, error_of
 
-from mxscale.models import gluon_cache, pretrained, weights, zoo
+from mxscale.models import pretrained, weights, zoo
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
@@ -34,11 +34,11 @@ def random_net():
 
 
 def test_weights_are_found_in_gluons_cache(cached):
-    assert gluon_cache.find(SMALL) == str(cached)
+    assert pretrained.gluon_file(SMALL) == str(cached)
 
 
 def refused(*words):
-    message = error_of(gluon_cache.find, SMALL)
+    message = error_of(pretrained.gluon_file, SMALL)
     assert message.startswith("model.pretrained=zoo: ")
     contains(message, *words)
 
@@ -58,7 +58,7 @@ def test_a_damaged_file_is_refused(cached):
 
 def test_network_without_weights_suggests_the_nearest():
     with pytest.raises(ConfigError, match=r"no weights of model.name=resnet50_v1b: did you mean resnet50_v1\?"):
-        gluon_cache.find("resnet50_v1b")
+        pretrained.gluon_file("resnet50_v1b")
 
 
 def test_old_gluon_names_become_structural(tmp_path):
