@@ -97,7 +97,8 @@ def _table(entry: Network, known: Collection[str]) -> Dict[str, str]:
     """Return the expected names. A file without any tensor of the head is a network without its head."""
     table = names(entry)
     head = {n for n, structural in table.items() if structural.startswith("output.")}
-    return {n: structural for n, structural in table.items() if n not in head or head & set(known)}
+    left_out = set() if head.intersection(known) else head
+    return {n: structural for n, structural in table.items() if n not in left_out}
 
 
 def _misfits(known: Collection[str], entry: Network) -> str:
