@@ -71,10 +71,11 @@ def _symbol(rest: str, name: str, source: str) -> Loaded:
     # (example/image-classification/test_score.py of MXNet: rgb_mean='0,0,0')
     taken = {"image_size": 224, "mean": [0.0] * 3, "std": [1.0] * 3} if network.raw_input else None
     loaded = Loaded(arrays, files, taken, graph=saved)
+    values = None
     with contextlib.suppress(OSError, ValueError, RecursionError):  # of another program
         values = json.loads(read_regular(f"{symbol.split_epoch(rest)[0]}.json", symbol.MAX_BYTES))
-        if isinstance(values, dict) and "class_names" in values and "params_sha256" in values:
-            return _of_export(loaded, model_card.from_values(values, source))
+    if isinstance(values, dict) and "class_names" in values and "params_sha256" in values:
+        return _of_export(loaded, model_card.from_values(values, source))
     return loaded
 
 
