@@ -23,7 +23,8 @@ class Network:
         side: Height and width of images in pretraining and in the table of layers, in pixels.
         classes: Number of classes in the table of layers.
         from_weights: Its graph comes with pretrained weights (model.pretrained=symbol:PREFIX).
-        torch_layers: Number of layers if PyTorch has the same network under the names of models/convert.py.
+        torch_names: "module:function" that is called with **arguments and returns PyTorch's name -> structural name of
+            each tensor, in PyTorch's order; None: PyTorch's weights do not fit.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Network:
     side: int = 224
     classes: int = 1000
     from_weights: bool = False
-    torch_layers: Optional[int] = None
+    torch_names: Optional[str] = None
 
 
 def _gluon(name: str, min_side: int, side: int = 224) -> Network:
@@ -46,8 +47,8 @@ def _gluon(name: str, min_side: int, side: int = 224) -> Network:
 
 def _resnet_v1b(layers: int) -> Network:
     """Return the entry of a ResNet with the stride in the 3x3 convolution (v1.5), as in torchvision and timm."""
-    builder = "mxscale.models.residual:resnet_v1b"
-    return Network(f"resnet{layers}_v1b", 8, builder, {"layers": layers}, torch_layers=layers)
+    builder, names = "mxscale.models.residual:resnet_v1b", "mxscale.models.convert:resnet_names"
+    return Network(f"resnet{layers}_v1b", 8, builder, {"layers": layers}, torch_names=names)
 
 
 NETWORKS: Dict[str, Network] = {

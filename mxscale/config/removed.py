@@ -25,6 +25,8 @@ INSTEAD: Dict[str, str] = {
     "data.augment.policy": AUGMENT,
     "data.augment.policy_ops": AUGMENT,
     "data.augment.policy_magnitude": AUGMENT,
+    "threads": "predict and evaluate use the cores of their process, which taskset limits",
+    "views": "every image is evaluated once, cropped as validation images in training",
     "comm.probe_s": COMPARE,
     "comm=auto": COMPARE,
 }

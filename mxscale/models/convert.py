@@ -1,4 +1,4 @@
-"""Conversion of ResNet weights between PyTorch's names and structural names, and the input stated by a checkpoint.
+"""Conversion of weights between PyTorch's names and structural names, and the input stated by a checkpoint.
 
 torchvision and timm use the same names for the tensors of plain ResNets (torchvision/models/resnet.py and
 timm/models/resnet.py: conv1, bn1, layer1.0.conv1, downsample.0, fc). Both have the stride in the 3x3 convolution, as
@@ -6,15 +6,16 @@ timm/models/resnet.py: conv1, bn1, layer1.0.conv1, downsample.0, fc). Both have 
 """
 
 import json
-import math
 import os
 import re
-from typing import Dict, List, Optional
+from pkgutil import resolve_name
+from typing import Collection, Dict, Optional
 
 import numpy as np
 
-from mxscale.config.networks import NETWORKS, network
+from mxscale.config.networks import NETWORKS, Network, network
 from mxscale.models import torch_file
+from mxscale.models.model_card import check_input
 from mxscale.models.residual import SPECIFICATION, BottleneckV1b
 from mxscale.models.weights import differences, first_of
 from mxscale.util.errors import ConfigError
@@ -23,18 +24,21 @@ from mxscale.util.regular_files import open_regular
 BATCH_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "running_mean", "running_var": "running_var"}
 # Number of batches behind a running statistic; PyTorch uses it only if momentum is None.
 UNUSED = "num_batches_tracked"
-TORCH_NETWORKS = ", ".join(entry.name for entry in NETWORKS.values() if entry.torch_layers)
+TORCH_NETWORKS = [entry for entry in NETWORKS.values() if entry.torch_names]
 # Prefixes that wrappers add to every name: DataParallel, Lightning, torch.compile
 PREFIXES = ("module.", "model.", "_orig_mod.")
-HEAD = {"fc.weight": "output.weight", "fc.bias": "output.bias"}
-
 # Names of plain ResNets in timm (timm/models/resnet.py), with and without tags. Other architectures have tensors of
 # the same names and use them differently: resnetaa50 averages before its stride.
 ARCHITECTURES = r"(tv_|gluon_|ssl_|swsl_)?resnet(18|34|50|101|152)(_v1b)?"
 
 
-def names(layers: int) -> Dict[str, str]:
-    """Return PyTorch's name -> structural name for each tensor of a ResNet, in PyTorch's order."""
+def names(entry: Network) -> Dict[str, str]:
+    """Return PyTorch's name -> structural name for each tensor of one of TORCH_NETWORKS, in PyTorch's order."""
+    return resolve_name(entry.torch_names)(**entry.arguments)
+
+
+def resnet_names(layers: int) -> Dict[str, str]:
+    """Return the `names` of a ResNet v1b."""
     block, blocks, _ = SPECIFICATION[layers]
     convolutions = 3 if block is BottleneckV1b else 2
     table = {"conv1.weight": "features.0.weight", **_norm("bn1", "features.1")}
@@ -47,7 +51,7 @@ def names(layers: int) -> Dict[str, str]:
             if index == 0 and (stage > 1 or convolutions == 3):  # the number of channels changes
                 table[f"{torch_name}.downsample.0.weight"] = f"{structural}.downsample.0.weight"
                 table.update(_norm(f"{torch_name}.downsample.1", f"{structural}.downsample.1"))
-    return {**table, **HEAD}
+    return {**table, "fc.weight": "output.weight", "fc.bias": "output.bias"}
 
 
 def _norm(torch_name: str, structural: str) -> Dict[str, str]:
@@ -64,22 +68,24 @@ def load(path: str, name: str, source: Optional[str] = None) -> Dict[str, np.nda
         ConfigError: The file is invalid or does not fit the network; the message names the tensors.
     """
     source = source or f"torch:{path}"
-    layers = network(name).torch_layers
-    if layers is None:
-        raise ConfigError(f"model.pretrained={source}: PyTorch weights fit {TORCH_NETWORKS}, not model.name={name}")
+    entry = network(name)
+    if entry not in TORCH_NETWORKS:
+        known = ", ".join(other.name for other in TORCH_NETWORKS)
+        raise ConfigError(f"model.pretrained={source}: PyTorch weights fit {known}, not model.name={name}")
     _check_architecture(path, source)
     tensors = _unwrapped(torch_file.read(path, source))
-    given = {n: tensor for n, tensor in tensors.items() if n.rpartition(".")[2] != UNUSED}
-    table = _table(layers, given)
-    if set(given) != set(table):
-        raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(given, layers)}")
-    integers = [n for n in table if not given[n].is_floating()]
+    used = {n: tensor for n, tensor in tensors.items() if n.rpartition(".")[2] != UNUSED}
+    table = _table(entry, used)
+    if set(used) != set(table):
+        raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(used, entry)}")
+    integers = [n for n in table if used[n].dtype.kind != "f"]
     if integers:
         raise ConfigError(f"model.pretrained={source}: not of a floating-point type: {first_of(integers)}")
-    return {structural: given[n].as_float32() for n, structural in table.items()}
+    with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which weights.fit refuses
+        return {structural: used[n].astype("float32", order="C") for n, structural in table.items()}
 
 
-def _unwrapped(tensors: dict) -> dict:
+def _unwrapped(tensors: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
     for _ in PREFIXES:
         for prefix in PREFIXES:
             if tensors and all(n.startswith(prefix) for n in tensors):
@@ -87,22 +93,24 @@ def _unwrapped(tensors: dict) -> dict:
     return tensors
 
 
-def _table(layers: int, given) -> Dict[str, str]:
+def _table(entry: Network, known: Collection[str]) -> Dict[str, str]:
     """Return the expected names. A file without any tensor of the head is a network without its head."""
-    table = names(layers)
-    return table if HEAD.keys() & set(given) else {n: structural for n, structural in table.items() if n not in HEAD}
+    table = names(entry)
+    head = {n for n, structural in table.items() if structural.startswith("output.")}
+    left_out = set() if head.intersection(known) else head
+    return {n: structural for n, structural in table.items() if n not in left_out}
 
 
-def _misfits(given, layers: int) -> str:
-    for other in SPECIFICATION:
-        if set(given) == set(_table(other, given)):
-            return f"these are weights of a ResNet-{other}; use model=resnet{other}_v1b"
-    return differences(_table(layers, given), given)
+def _misfits(known: Collection[str], entry: Network) -> str:
+    for other in TORCH_NETWORKS:
+        if set(known) == set(_table(other, known)):
+            return f"these are weights of another network; use model={other.name}"
+    return differences(_table(entry, known), known)
 
 
-def to_torch(layers: int, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-    """Return the arrays of a ResNet v1b of that many layers by PyTorch's names, in PyTorch's order."""
-    return {torch_name: arrays[structural] for torch_name, structural in names(layers).items()}
+def to_torch(entry: Network, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    """Return the arrays of one of TORCH_NETWORKS by PyTorch's names, in PyTorch's order."""
+    return {torch_name: arrays[structural] for torch_name, structural in names(entry).items()}
 
 
 def input_of(path: str) -> Optional[dict]:
@@ -110,7 +118,7 @@ def input_of(path: str) -> Optional[dict]:
 
     Returns:
         image_size (pixels), mean and std (RGB, 0-255), interpolation (such as "bicubic") and crop (share of the
-        shorter side that validation sees, or None); None if nothing is stated, as for torchvision's files.
+        shorter side that validation sees, if stated); None if nothing is stated, as for torchvision's files.
 
     Raises:
         ConfigError: config.json is invalid.
@@ -121,7 +129,7 @@ def input_of(path: str) -> Optional[dict]:
         return None
     try:
         return _input(stated)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(
             f"{_config(path)} does not state the input of the weights ({error!r}): correct or remove it"
         ) from None
@@ -135,12 +143,12 @@ def _settings(path: str) -> dict:
     """Return the content of config.json beside the file; empty if it does not exist. Raises ConfigError."""
     try:
         with open_regular(_config(path), "r", encoding="utf-8") as file:
-            found = json.load(file)
+            settings = json.load(file)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{_config(path)}, which describes the weights beside it, is not JSON ({error})") from None
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def _check_architecture(path: str, source: str) -> None:
@@ -152,20 +160,12 @@ def _check_architecture(path: str, source: str) -> None:
 
 def _input(stated: dict) -> dict:
     colours, height, width = stated["input_size"]
-    if (colours, height) != (3, width) or type(height) is not int or height < 1:
+    if (colours, height) != (3, width) or type(height) is not int:
         raise ValueError(f"input_size={stated['input_size']}, expected [3, side, side]")
-    crop = stated.get("crop_pct")
-    return {
-        "image_size": height,
-        "mean": _scaled(stated["mean"]),
-        "std": _scaled(stated["std"]),
-        "interpolation": str(stated["interpolation"]),
-        "crop": None if crop is None else float(crop),
-    }
-
-
-def _scaled(shares: list) -> List[float]:
-    values = [round(float(share) * 255, 6) for share in shares]  # 123.675, not 123.67499999999998
-    if len(values) != 3 or not all(math.isfinite(value) for value in values):
-        raise ValueError(f"{shares}, expected three numbers")
-    return values
+    # 123.675, not 123.67499999999998
+    values = {name: [round(float(share) * 255, 6) for share in stated[name]] for name in ("mean", "std")}
+    values["image_size"] = height
+    if stated.get("crop_pct") is not None:
+        values["crop"] = float(stated["crop_pct"])
+    check_input(values)
+    return {**values, "interpolation": str(stated["interpolation"])}

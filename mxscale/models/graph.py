@@ -88,13 +88,13 @@ def _is_before(entry, number: int) -> bool:
 
 def _check_inputs(graph: dict) -> None:
     """Raise ValueError if a node lacks inputs, or reads an output that does not exist; MXNet checks neither."""
-    made = json.loads(mx.sym.load_json(json.dumps(graph)).get_internals().tojson())["heads"]
-    known = {(node, output) for node, output, _ in made}
+    internals = json.loads(mx.sym.load_json(json.dumps(graph)).get_internals().tojson())["heads"]
+    outputs = {(node, output) for node, output, _ in internals}
     for node in [*nodes_of(graph), Node("", "its output", {}, [(i[0], i[1]) for i in graph["heads"]])]:
         if len(node.inputs) < INPUTS.get(node.op, 0):
             raise ValueError(f"{node.name} ({node.op}) has {len(node.inputs)} inputs, expected {INPUTS[node.op]}")
         for source, output in node.inputs:
-            if (source, output) not in known:
+            if (source, output) not in outputs:
                 raise ValueError(
                     f"{node.name} reads output {output} of {graph['nodes'][source]['name']}, which it lacks"
                 )
@@ -151,12 +151,12 @@ def _find_head(nodes: List[Node], outputs: list) -> Tuple[int, List[int]]:
         after.append(at)
         at = nodes[at].inputs[0][0]
     after.reverse()
-    found = nodes[at]
-    dense = found.op == "FullyConnected" and all(nodes[i].op in ENDS for i in after)
-    if dense or (found.op == "Convolution" and found.numbers("kernel") == [1, 1] and _is_pooled(nodes, at, after)):
+    last = nodes[at]
+    dense = last.op == "FullyConnected" and all(nodes[i].op in ENDS for i in after)
+    if dense or (last.op == "Convolution" and last.numbers("kernel") == [1, 1] and _is_pooled(nodes, at, after)):
         return at, after
     raise ValueError(
-        f"it has no classifier: the last layer is {found.name} ({found.op}); expected a FullyConnected, "
+        f"it has no classifier: the last layer is {last.name} ({last.op}); expected a FullyConnected, "
         "or a 1x1 Convolution with a global pooling"
     )
 

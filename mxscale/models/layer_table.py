@@ -2,14 +2,15 @@
 
 import json
 from itertools import groupby
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 
 from mxscale.config.networks import NAMES, network
 from mxscale.models import zoo
-from mxscale.models.weights import parameters
+from mxscale.models.graph import Node, nodes_of
+from mxscale.models.weights import parameters, trained_in_forward_order
 from mxscale.util import csv_tables, text_table
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, nearest
@@ -50,17 +51,18 @@ def text(rows: Sequence[Layer]) -> str:
     """Return a table of the layers of one network with their sums, or of the sums of several."""
     networks = [list(group) for _, group in groupby(rows, lambda row: row.network)]
     if len(networks) == 1:
-        own = networks[0]
-        cells = [["layer", "kind", "output", "parameters", "FLOPs"]]
-        cells += [[row.layer, row.kind, row.output, f"{row.parameters:,}", f"{row.flops:,}"] for row in own]
-        cells.append(["total", f"{len(own)} layers", "", *_sums(own)])
-        lines = [f"{own[0].network}: images of {own[0].image_size} px, {own[0].classes} classes", ""]
-        lines += text_table.columns(cells, right=(3, 4))
+        first = rows[0]
+        table = [["layer", "kind", "output", "parameters", "FLOPs"]]
+        table += [[row.layer, row.kind, row.output, f"{row.parameters:,}", f"{row.flops:,}"] for row in rows]
+        table.append(["total", f"{len(rows)} layers", "", *_sums(rows)])
+        lines = [f"{first.network}: images of {first.image_size} px, {first.classes} classes", ""]
+        lines += text_table.columns(table, right=(3, 4))
     else:
-        cells = [["network", "image size", "classes", "layers", "parameters", "FLOPs"]]
-        for own in networks:
-            cells.append([own[0].network, str(own[0].image_size), str(own[0].classes), str(len(own)), *_sums(own)])
-        lines = text_table.columns(cells, right=range(1, 6))
+        table = [["network", "image size", "classes", "layers", "parameters", "FLOPs"]]
+        for first, *others in networks:
+            sums = _sums([first, *others])
+            table.append([first.network, str(first.image_size), str(first.classes), str(1 + len(others)), *sums])
+        lines = text_table.columns(table, right=range(1, 6))
     return "\n".join([*lines, "", "FLOPs: forward, one image; a multiply-add is 2"])
 
 
@@ -81,33 +83,27 @@ def layers(name: str, image_size: Optional[int] = None, classes: Optional[int] =
     """Return the layers with weights of a network of the zoo, in forward order; see `of_networks`."""
     side, classes = image_size or network(name).side, classes or network(name).classes
     net = zoo.build(name, classes)
-    known = parameters(net)
-    structural = {parameter.name: path for path, parameter in known.items()}
-    trained = {parameter.name for parameter in known.values() if parameter.grad_req != "null"}
     scores = net(mx.sym.var("data"))
-    inner = scores.get_internals()
-    given, made, _ = inner.infer_shape(data=(1, 3, side, side))
-    shapes = dict(zip(inner.list_outputs(), made))
-    weights = dict(zip(inner.list_arguments(), given))
-    counts = {name: int(np.prod(shape)) for name, shape in weights.items() if name in trained}
-    rows = _rows(json.loads(scores.tojson()), structural, weights, counts, shapes)
-    return [Layer(name, side, classes, *row) for row in rows]
+    internals = scores.get_internals()  # the variables and the outputs of all nodes
+    _, output_shapes, _ = internals.infer_shape(data=(1, 3, side, side))
+    shapes = dict(zip(internals.list_outputs(), output_shapes))
+    return [Layer(name, side, classes, *row) for row in _rows(nodes_of(json.loads(scores.tojson())), net, shapes)]
 
 
 KINDS = {"Convolution": "conv", "FullyConnected": "dense", "BatchNorm": "batch_norm"}
 
 
-def _rows(graph: Dict, structural: Dict, weights: Dict, counts: Dict, shapes: Dict) -> Iterator[tuple]:
-    for node in graph["nodes"]:
-        if node["op"] not in KINDS:
+def _rows(nodes: List[Node], net, shapes: Dict[str, Tuple[int, ...]]) -> Iterator[tuple]:
+    structural = {parameter.name: name for name, parameter in parameters(net).items()}
+    trained = {parameter.name for parameter in trained_in_forward_order(net)}
+    for node in nodes:
+        if node.op not in KINDS:
             continue
-        kind = KINDS[node["op"]]
-        inputs = [graph["nodes"][entry[0]]["name"] for entry in node["inputs"]]
-        own = {structural[i].rpartition(".")[2]: i for i in inputs if i in structural}
-        layer = structural[own["gamma" if kind == "batch_norm" else "weight"]].rpartition(".")[0]
-        count = sum(counts.get(variable, 0) for variable in own.values())
-        output = shapes[f"{node['name']}_output"][1:]
-        # A weight of a convolution is used once for each position of the output.
-        places = int(np.prod(output[1:]))
-        flops = 2 * (int(np.prod(output)) if kind == "batch_norm" else int(np.prod(weights[own["weight"]])) * places)
-        yield layer, kind, count, flops, "x".join(map(str, output))
+        variables = [nodes[i].name for i, _ in node.inputs if nodes[i].name in structural]  # weight or gamma first
+        count = sum(int(np.prod(shapes[variable])) for variable in variables if variable in trained)
+        output = shapes[f"{node.name}_output"][1:]
+        if node.op == "BatchNorm":
+            flops = 2 * int(np.prod(output))
+        else:  # a weight of a convolution is used once for each position of the output
+            flops = 2 * int(np.prod(shapes[variables[0]])) * int(np.prod(output[1:]))
+        yield structural[variables[0]].rpartition(".")[0], KINDS[node.op], count, flops, "x".join(map(str, output))

@@ -41,9 +41,9 @@ class ModelCard:
     run: Optional[str] = None
 
 
-# Attribute -> its rule; that of `resize` also admits the side of large packed images
+# Attribute of an input -> its rule; that of `resize` also admits the side of large packed images
 CHECKED = {name: RULES[f"data.{name}"] for name in ("image_size", "interpolation", "mean", "std")}
-CHECKED["resize"] = Rule("", low=8, high=65_500)
+CHECKED.update(resize=Rule("", low=8, high=65_500), crop=Rule("", above=0, high=1))
 
 
 def to_metadata(card: ModelCard) -> Mapping[str, str]:
@@ -67,12 +67,19 @@ def from_values(values: Mapping[str, Any], source: str) -> ModelCard:
     """Return the card with these values. Raises ConfigError if one is missing or invalid."""
     try:
         card = json_record.typed(values, ModelCard)
-        for name, rule in CHECKED.items():
-            value = getattr(card, name)
-            rule.check(name, list(value) if isinstance(value, tuple) else value)
-        if len(card.mean) != 3 or len(card.std) != 3:
-            raise ConfigError(f"mean={list(card.mean)}, std={list(card.std)}: expected three numbers each")
+        check_input({name: value for name, value in asdict(card).items() if name in CHECKED})
+        if len(set(card.class_names)) < len(card.class_names):
+            raise ConfigError("two classes have the same name")
         "".join((*card.class_names, card.network, card.run or "")).encode()  # \ud800 can't be written to a file
     except (TypeError, ConfigError, UnicodeEncodeError) as error:
         raise ConfigError(f"{source}: its metadata is invalid ({str(error)[:150]}); export it again") from None
     return card
+
+
+def check_input(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError if attributes of an input (keys of CHECKED) are out of range."""
+    for name, value in values.items():
+        numbers = list(value) if isinstance(value, tuple) else value
+        CHECKED[name].check(name, numbers)
+        if name in ("mean", "std") and len(numbers) != 3:
+            raise ConfigError(f"{name}={numbers}: expected three numbers")

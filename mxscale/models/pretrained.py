@@ -6,17 +6,19 @@ run's directory. Ranks and resumed runs then need neither the source nor network
 
 import contextlib
 import json
-import math
 import os
 from typing import Any, Dict, List, NamedTuple, Optional
 
+import mxnet as mx
+from mxnet.gluon.model_zoo import model_store
+
 from mxscale.config.networks import network
 from mxscale.config.schema import origin_of
-from mxscale.models import gluon_cache, model_card, symbol, torch_file, weights, zoo
+from mxscale.models import model_card, symbol, torch_file, weights, zoo
 from mxscale.models.model_card import ModelCard
 from mxscale.rundir.plan import Origin
 from mxscale.util.atomic_files import digest_of, replacing
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, nearest
 from mxscale.util.regular_files import read_regular
 
 WEIGHTS, GRAPH = "pretrained.params", "network.json"  # in the run's directory
@@ -35,11 +37,32 @@ class Loaded(NamedTuple):
 
 
 def _zoo(rest: str, name: str, source: str) -> Loaded:
-    path = gluon_cache.find(name)
+    path = gluon_file(name)
     net = zoo.build(name, 1000)
     # The same for all its networks (mxnet.gluon.model_zoo.vision, there in 0-1).
     taken = {"image_size": network(name).side, "mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]}
     return Loaded(weights.structural(net, weights.load(path)), [path], taken)
+
+
+def gluon_file(name: str) -> str:
+    """Return the path of a network's weights in the cache of Gluon's zoo, `$MXNET_HOME/models`.
+
+    Raises ConfigError if the zoo has none, or the file has another SHA-1 than MXNet lists.
+    """
+    sums = model_store._model_sha1
+    if name not in sums:
+        raise ConfigError(f"model.pretrained=zoo: Gluon's zoo has no weights of model.name={name}{nearest(name, sums)}")
+    # MXNET_HOME is read at each call; MXNet's own default is fixed when it is imported.
+    root = os.path.join(os.path.expanduser(os.environ.get("MXNET_HOME") or mx.base.data_dir()), "models")
+    path = os.path.join(root, f"{name}-{model_store.short_hash(name)}.params")
+    try:
+        actual = digest_of(path, "sha1")
+    except OSError as error:
+        where = "place it there, unzipped, from a copy: the zoo's hosts have been offline since 2024"
+        raise ConfigError(f"model.pretrained=zoo: {path}: {error.strerror}; {where}") from None
+    if actual != sums[name]:
+        raise ConfigError(f"model.pretrained=zoo: {path} is damaged (SHA-1 {actual}, not {sums[name]}); remove it")
+    return path
 
 
 def _symbol(rest: str, name: str, source: str) -> Loaded:
@@ -48,10 +71,11 @@ def _symbol(rest: str, name: str, source: str) -> Loaded:
     # (example/image-classification/test_score.py of MXNet: rgb_mean='0,0,0')
     taken = {"image_size": 224, "mean": [0.0] * 3, "std": [1.0] * 3} if network.raw_input else None
     loaded = Loaded(arrays, files, taken, graph=saved)
+    values = None
     with contextlib.suppress(OSError, ValueError, RecursionError):  # of another program
         values = json.loads(read_regular(f"{symbol.split_epoch(rest)[0]}.json", symbol.MAX_BYTES))
-        if isinstance(values, dict) and "class_names" in values and "params_sha256" in values:
-            return _of_export(loaded, model_card.from_values(values, source))
+    if isinstance(values, dict) and "class_names" in values and "params_sha256" in values:
+        return _of_export(loaded, model_card.from_values(values, source))
     return loaded
 
 
@@ -113,22 +137,3 @@ def bring(source: str, name: str, folder, head: str) -> Origin:
         revision=loaded.revision,
         input=loaded.input,
     )
-
-
-def checked(taken: dict, source: str) -> dict:
-    """Return `taken` if its values are valid. Raises ConfigError."""
-    side, crop = taken.get("image_size"), taken.get("crop")
-    try:
-        numbers = [*taken.get("mean", ()), *taken.get("std", ())]
-        wrong = (
-            (side is not None and not (isinstance(side, int) and 8 <= side <= 4096))
-            or (crop is not None and not 0 < crop <= 1)
-            or len(numbers) not in (0, 6)
-            or not all(math.isfinite(number) for number in numbers)
-            or min(taken.get("std", [1])) <= 0
-        )
-    except TypeError:  # a value that is no number, or no list of them
-        wrong = True
-    if wrong:
-        raise ConfigError(f"model.pretrained={source}: its stated input is invalid ({taken}); set model.input=config")
-    return taken

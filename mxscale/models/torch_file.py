@@ -20,8 +20,7 @@ from mxscale.util.errors import ConfigError, short
 from mxscale.util.regular_files import read_regular
 from mxscale.util.restricted_pickle import Refused, RestrictedUnpickler, handlers
 
-# A bfloat16 is the upper half of a float32. NumPy has no such type: it is read as uint16 until `as_float32`.
-BFLOAT16 = "bfloat16"
+BFLOAT16 = "bfloat16"  # the upper half of a float32, which NumPy lacks
 # torch/storage.py, `_dtype_to_storage_type_map`
 STORAGES = {
     "DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": BFLOAT16,
@@ -37,32 +36,13 @@ NESTED = ("state_dict", "model")  # keys under which training scripts store a st
 MAX_AXES, MAX_SIZE = 32, 2**48  # of a tensor
 
 
-class Tensor(NamedTuple):
-    """An array, possibly a view of a larger one; with `bfloat16` its uint16 are the upper halves of float32."""
-
-    array: np.ndarray
-    bfloat16: bool = False
-
-    def is_floating(self) -> bool:
-        return self.bfloat16 or self.array.dtype.kind == "f"
-
-    def as_float32(self) -> np.ndarray:
-        """Return a copy in C order. float64 is rounded; finite values beyond float32 become infinite."""
-        if self.bfloat16:
-            return (self.array.astype("<u4", order="C") << 16).view("<f4")
-        with np.errstate(over="ignore"):
-            return self.array.astype("<f4", order="C")
-
-
-def read(path: str, source: str) -> Dict[str, Tensor]:
-    """Return the tensors of a file by name. Raises ConfigError, which names `source`."""
+def read(path: str, source: str) -> Dict[str, np.ndarray]:
+    """Return the tensors of a file by name, bfloat16 as float32. Raises ConfigError, which names `source`."""
     try:
         content = read_regular(path, MAX_BYTES)
         # By content: 8 bytes with the length of the header, which is JSON
         named = str(path).endswith(".safetensors")
         return _safetensors(content) if named or content[8:9] == b"{" else _pickled(content)
-    except FileNotFoundError:
-        raise ConfigError(f"model.pretrained={source}: no such file") from None
     except OSError as error:
         raise ConfigError(f"model.pretrained={source}: {error.strerror or error}") from None
     except Refused as error:
@@ -78,7 +58,7 @@ def metadata_of(path: str) -> Dict[str, str]:
         return {}
 
 
-def _safetensors(content: bytes) -> Dict[str, Tensor]:
+def _safetensors(content: bytes) -> Dict[str, np.ndarray]:
     try:
         entries = safetensors.deserialize(content)  # checks every offset and size against the file
     except safetensors.SafetensorError as error:
@@ -92,22 +72,26 @@ def _safetensors(content: bytes) -> Dict[str, Tensor]:
         # NumPy multiplies the other sizes, even if one is 0
         if len(shape) > MAX_AXES or math.prod(size or 1 for size in shape) >= MAX_SIZE:
             raise Refused(f"is corrupt: {short(name)} has shape {short(shape)}")
-        array = np.frombuffer(entry["data"], _numpy(kind)).reshape(shape)
-        tensors[name] = Tensor(array, kind == BFLOAT16)
+        tensors[name] = _widened(np.frombuffer(entry["data"], _stored(kind)).reshape(shape), kind)
     return tensors
 
 
-def _numpy(kind: str) -> np.dtype:
+def _stored(kind: str) -> np.dtype:
     return np.dtype("<u2" if kind == BFLOAT16 else kind)
+
+
+def _widened(array: np.ndarray, kind: str) -> np.ndarray:
+    """Return an array that was read as `_stored(kind)` in its type."""
+    return (array.astype("<u4", order="C") << 16).view("<f4") if kind == BFLOAT16 else array
 
 
 # ---------------------------------------------------------------- .pth
 
 
-def _pickled(content: bytes) -> Dict[str, Tensor]:
+def _pickled(content: bytes) -> Dict[str, np.ndarray]:
     try:
-        found, storages = _zip(content) if content.startswith(b"PK") else _legacy(content)
-        return {name: view.tensor(storages) for name, view in _state_dict(found).items()}
+        saved, storages = _zip(content) if content.startswith(b"PK") else _legacy(content)
+        return {name: view.array(storages) for name, view in _state_dict(saved).items()}
     except Refused:
         raise
     except Exception as error:  # the unpickler and zipfile raise many types for damaged files
@@ -115,18 +99,17 @@ def _pickled(content: bytes) -> Dict[str, Tensor]:
         raise Refused(f"is not a complete PyTorch file (truncated or corrupt: {what})") from None
 
 
-def _state_dict(found) -> Dict[str, "_View"]:
+def _state_dict(saved) -> Dict[str, "_View"]:
     for key in NESTED:
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
+        if isinstance(saved, dict) and isinstance(saved.get(key), dict):
+            saved = saved[key]
             break
-    if not isinstance(found, dict):
-        raise Refused("holds no state dict: write it with torch.save(model.state_dict(), FILE)")
-    odd = [name for name, value in found.items() if not isinstance(name, str) or not isinstance(value, _View)]
-    if odd or not found:
-        what = f"{odd[0]} is not a tensor" if odd else "it is empty"
+    items = saved.items() if isinstance(saved, dict) else ()
+    odd = [name for name, value in items if not isinstance(name, str) or not isinstance(value, _View)]
+    if odd or not items:
+        what = f"{short(odd[0])} is not a tensor" if odd else "it is empty"
         raise Refused(f"holds no state dict ({what}): write it with torch.save(model.state_dict(), FILE)")
-    return found
+    return saved
 
 
 class _Storage(NamedTuple):
@@ -145,23 +128,23 @@ class _View(NamedTuple):
     shape: tuple
     strides: tuple
 
-    def tensor(self, storages: Dict[str, bytes]) -> Tensor:
-        dtype, (key, kind, size) = _numpy(self.storage.kind), self.storage
+    def array(self, storages: Dict[str, bytes]) -> np.ndarray:
+        dtype, (key, kind, size) = _stored(self.storage.kind), self.storage
         numbers = (self.offset, size, *self.shape, *self.strides)
         if len(self.shape) > MAX_AXES or len(self.shape) != len(self.strides) or not _are_counts(numbers):
             raise Refused(f"is corrupt: a tensor of shape {self.shape}, strides {self.strides}")
-        data = storages.get(key)
-        if data is None or len(data) != size * dtype.itemsize:
-            raise Refused(f"is truncated or corrupt: storage {key} has {len(data or b'')} bytes of {size} {dtype}")
-        last = self.offset + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
+        data = storages.get(key, b"")
+        if len(data) != size * dtype.itemsize:
+            raise Refused(f"is truncated or corrupt: storage {key} has {len(data)} bytes of {size} {dtype}")
         if math.prod(self.shape) == 0:
-            return Tensor(np.zeros(self.shape, dtype), kind == BFLOAT16)
+            return _widened(np.zeros(self.shape, dtype), kind)
+        last = self.offset + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
         # A stride of 0 would create a tensor of any size from one number.
         if last >= size or math.prod(self.shape) > size:
             raise Refused(f"is corrupt: a tensor of shape {self.shape} exceeds its {size} numbers")
         elements = np.frombuffer(data, dtype)[self.offset :]
         strides = [stride * dtype.itemsize for stride in self.strides]
-        return Tensor(np.lib.stride_tricks.as_strided(elements, self.shape, strides, writeable=False), kind == BFLOAT16)
+        return _widened(np.lib.stride_tricks.as_strided(elements, self.shape, strides, writeable=False), kind)
 
 
 def _are_counts(numbers) -> bool:
@@ -228,10 +211,10 @@ def _zip(content: bytes):
         root = pickles[0].partition("/")[0]
         if f"{root}/byteorder" in names and archive.read(f"{root}/byteorder") != b"little":
             raise Refused("was written on a big-endian machine")
-        found = _Unpickler(io.BytesIO(archive.read(pickles[0]))).load()
+        saved = _Unpickler(io.BytesIO(archive.read(pickles[0]))).load()
         folder = f"{root}/data/"
         storages = {name[len(folder) :]: archive.read(name) for name in names if name.startswith(folder)}
-    return found, storages
+    return saved, storages
 
 
 MAGIC = 0x1950A86A20F9469CFC6C  # torch/serialization.py, MAGIC_NUMBER
@@ -247,12 +230,12 @@ def _legacy(content: bytes):
     if not _Unpickler(file).load().get("little_endian"):
         raise Refused("was written on a big-endian machine")
     unpickler = _Sized(file)
-    found = unpickler.load()
+    saved = unpickler.load()
     storages = {}
     for key in _Unpickler(file).load():
         (size,) = struct.unpack("<q", file.read(8))
         storages[key] = file.read(max(0, size) * unpickler.itemsize[key])
-    return found, storages
+    return saved, storages
 
 
 class _Sized(_Unpickler):
@@ -264,5 +247,5 @@ class _Sized(_Unpickler):
 
     def persistent_load(self, saved) -> _Storage:
         storage = super().persistent_load(saved)
-        self.itemsize[storage.key] = _numpy(storage.kind).itemsize
+        self.itemsize[storage.key] = _stored(storage.kind).itemsize
         return storage

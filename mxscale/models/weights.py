@@ -3,7 +3,7 @@
 import hashlib
 import math
 import struct
-from typing import Dict, List
+from typing import Collection, Dict, List
 
 import mxnet as mx
 import numpy as np
@@ -86,8 +86,6 @@ def read(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[
     """
     try:
         return _read(path, at_most)
-    except FileNotFoundError:
-        raise ConfigError(f"{key}={path}: no such file") from None
     except OSError as error:
         raise ConfigError(f"{key}={path}: {error.strerror}") from None
     except _Corrupt as error:
@@ -134,14 +132,14 @@ def _read(path, at_most: int) -> Dict[str, np.ndarray]:
     (named,) = cursor.numbers("Q")
     if named != count:
         raise _Corrupt(f"{count} arrays with {named} names")
-    found = [_name(cursor) for _ in range(named)]
+    names = [_name(cursor) for _ in range(named)]
     if cursor.at != len(cursor.buffer):
         raise _Corrupt("data after its end")
-    if len(set(found)) != len(found):
+    if len(set(names)) != len(names):
         raise _Corrupt("two arrays have the same name")
-    if not found:
+    if not names:
         raise _Corrupt("it has no arrays")
-    return dict(zip(found, values, strict=True))
+    return dict(zip(names, values, strict=True))
 
 
 def array_of(content: bytes) -> np.ndarray:
@@ -213,40 +211,39 @@ def fit(net, arrays: Dict[str, mx.nd.NDArray], source: str, head: str) -> None:
     Raises:
         ConfigError: Names or shapes differ, or values are not finite; the message names the arrays.
     """
-    if head not in ("keep", "replace"):
-        raise ValueError(f"head={head}: expected keep or replace")
     skip = "output." if head == "replace" else "\0"
-    wanted = {n: p for n, p in parameters(net).items() if not n.startswith(skip)}
-    given = {n: a for n, a in arrays.items() if not n.startswith(skip)}
-    problems = _problems(wanted, given)
+    expected = {n: p for n, p in parameters(net).items() if not n.startswith(skip)}
+    arrays = {n: a for n, a in arrays.items() if not n.startswith(skip)}
+    problems = _problems(expected, arrays)
     if problems:
         name = getattr(net, "zoo_name", type(net).__name__)
-        raise ConfigError(f"model.pretrained={source} does not fit {name}: {'; '.join(problems)}")
-    for name, parameter in wanted.items():
-        parameter.set_data(given[name].astype(parameter.dtype))
+        raise ConfigError(f"model.pretrained={source} does not fit {name}: {problems}")
+    for name, parameter in expected.items():
+        parameter.set_data(arrays[name].astype(parameter.dtype))
 
 
-def differences(wanted, given) -> str:
+def differences(expected: Collection[str], names: Collection[str]) -> str:
     """Return the missing and the unexpected names as text; empty if both sets are equal."""
-    missing, over = [n for n in wanted if n not in given], [n for n in sorted(given) if n not in wanted]
-    lists = {"missing": missing, "unexpected": over}
-    return "; ".join(f"{what} {first_of(names)}" for what, names in lists.items() if names)
+    missing, unexpected = [n for n in expected if n not in names], [n for n in sorted(names) if n not in expected]
+    return _listed({"missing": missing, "unexpected": unexpected})
 
 
-def _problems(wanted: dict, given: dict) -> list:
-    both = [n for n in wanted if n in given]
-    other = [n for n in both if not _same_shape(wanted[n].shape, given[n].shape)]
-    names = differences(wanted, given)
-    lists = (
-        ("shapes differ:", [f"{n} {_text(given[n])} in the file, {_text(wanted[n])} in the network" for n in other]),
-        ("not a number or infinite:", [n for n in both if not np.isfinite(host(given[n])).all()]),
-    )
-    return [names] * bool(names) + [f"{what} {first_of(items)}" for what, items in lists if items]
+def _problems(expected: dict, arrays: dict) -> str:
+    common = [n for n in expected if n in arrays]
+    other = [n for n in common if not _same_shape(expected[n].shape, arrays[n].shape)]
+    shapes = [f"{n} {_text(arrays[n])} in the file, {_text(expected[n])} in the network" for n in other]
+    values = [n for n in common if not np.isfinite(host(arrays[n])).all()]
+    details = _listed({"shapes differ:": shapes, "not a number or infinite:": values})
+    return "; ".join(filter(None, (differences(expected, arrays), details)))
 
 
-def _same_shape(known: tuple, shape: tuple) -> bool:
+def _listed(problems: Dict[str, List[str]]) -> str:
+    return "; ".join(f"{problem} {first_of(items)}" for problem, items in problems.items() if items)
+
+
+def _same_shape(expected: tuple, shape: tuple) -> bool:
     # A size of 0 is inferred from the input later.
-    return len(known) == len(shape) and all(k in (0, s) for k, s in zip(known, shape, strict=True))
+    return len(expected) == len(shape) and all(size in (0, s) for size, s in zip(expected, shape, strict=True))
 
 
 def _text(array) -> str:

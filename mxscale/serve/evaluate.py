@@ -3,7 +3,7 @@
 import dataclasses
 import heapq
 from pathlib import Path
-from typing import Collection, NamedTuple, Optional, Sequence
+from typing import Collection, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -22,13 +22,12 @@ from mxscale.rundir.directory import RunDir
 from mxscale.serve import evaluation_report, trained_models
 from mxscale.serve.classification_metrics import Tally
 from mxscale.serve.evaluation_report import Evaluated, Mistake
-from mxscale.serve.predictor import Predictor, preprocessing, threads_of
+from mxscale.serve.predictor import Predictor, preprocessing
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError, nearest
 
 ALL = "all"  # the images of a set without splits
 SPLITS = ("test", "val", "train", ALL)  # the first that a set has is the default
-VIEWS = {"center": [False], "flip": [False, True]}  # value of views -> whether each view is mirrored
 PLACES = ("root", "train", "val", "test", "cache")  # settings of data that do not change the images
 WORST = 60  # errors that a page shows
 
@@ -45,13 +44,6 @@ class Images(NamedTuple):
         return self.files[record] if self.files else self.records.name_of(record)
 
 
-class View(NamedTuple):
-    """One of the views of an image that are averaged."""
-
-    record: int
-    mirrored: bool
-
-
 def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
     """Evaluate, write the report, record it in the run of the model. Raises ConfigError.
 
@@ -59,36 +51,31 @@ def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
         typed: The keys on the command line. `data` names another set; PLACES alone say where that of the run is.
     """
     page.check_installed("mxscale evaluate")
-    run, data_given = trained_models.find_run(request.source, config), not {"data", "data.kind"}.isdisjoint(typed)
-    if run is None and not data_given:
+    run, another_set = trained_models.find_run(request.source, config), not {"data", "data.kind"}.isdisjoint(typed)
+    if run is None and not another_set:
         raise ConfigError(f"{request.source} names no data: add data=NAME, such as data=imagefolder data.root=DIR")
-    own = run is not None and not data_given
-    recorded = own and config.tracking.enabled and trained_models.mlflow_id(run)
+    trained_on = None if another_set else run  # the run whose data are evaluated
+    recorded = trained_on and config.tracking.enabled and trained_models.mlflow_id(run)
     store = history.Store(config, "evaluate", run) if recorded else None
     run_id = store and store.id_of(run)  # before the work, as the folder: without them it would be lost
-    images = of_run(run, config.data, typed, request.split) if own else None
+    images = trained_on and of_run(run, config.data, typed, request.split)
     exported = trained_models.exported(run or request.source, config)
     images = images or labelled(config, exported.card, request.split)
-    name = folder_of(images.name, request.views)
-    folder = Path(request.output) if request.output else Path(run.path if own else "") / name
+    name = f"evaluation/{images.name}"  # folder of the files in the run, and prefix of the metrics in MLflow
+    folder = Path(request.output or (run.path / name if trained_on else name))
     page.prepare(folder)
-    evaluated = evaluate(Predictor(exported, threads_of(request.threads)), images, request.views)
+    evaluated = evaluate(Predictor(exported), images)
     files = evaluation_report.write(evaluated, folder)
     if store:
         store.keep(files, run_id, name)
         store.log_metrics(run_id, {f"{name}/{metric}": value for metric, value in evaluated.tally.metrics().items()})
 
 
-def folder_of(split: str, views: str) -> str:
-    """Return the folder of the files in a run, and the prefix of the metrics in MLflow."""
-    return f"evaluation/{split}" + ("" if views == "center" else f"-{views}")
-
-
-def of_run(run: RunDir, given: Data, typed: Collection[str], split: Optional[str]) -> Images:
+def of_run(run: RunDir, settings: Data, typed: Collection[str], split: Optional[str]) -> Images:
     """Return a split of the data that a run was trained with; they are packed again if the packed ones are gone.
 
     Args:
-        given: Settings of which the `typed` ones of PLACES replace the run's.
+        settings: Those of data, of which the `typed` ones of PLACES replace the run's.
 
     Raises:
         ConfigError: The images have changed (another split could hold images that the run was trained on), or a typed
@@ -101,7 +88,7 @@ def of_run(run: RunDir, given: Data, typed: Collection[str], split: Optional[str
     for name in places:
         if name not in PLACES:
             raise ConfigError(f"data.{name}: {run} is evaluated with its own settings; omit it, or add data=NAME")
-    data = dataclasses.replace(run.config().data, **{name: getattr(given, name) for name in places})
+    data = dataclasses.replace(run.config().data, **{name: getattr(settings, name) for name in places})
     packed = (None if set(places) - {"cache"} else manifests.intact(plan.data_dir)) or pack.prepare(data)
     if plan.data_digest not in (None, packed["digest"]):
         raise ConfigError(f"{run}: its images have changed since the training; name others with data=NAME")
@@ -154,44 +141,43 @@ def _opened(name: str, data: Data, packed: dict, classes: np.ndarray) -> Images:
         raise ConfigError(f"{split.rec} cannot be read ({error})") from None
 
 
-def evaluate(predictor: Predictor, images: Images, views: str) -> Evaluated:
-    """Evaluate every image of a split once; the probabilities of its views are averaged."""
-    card, count, views_of_image = predictor.card, len(images.records), VIEWS[views]
-    crop, labels, group = preprocessing(card), np.empty(count, int), len(views_of_image)
+def evaluate(predictor: Predictor, images: Images) -> Evaluated:
+    """Evaluate every image of a split once."""
+    card, tally = predictor.card, Tally(len(predictor.card.class_names))
+    worst = heapq.nlargest(
+        WORST, _mistakes(predictor, images, tally), key=lambda mistake: (mistake.confidence, -mistake.record)
+    )
+    return Evaluated(card, images.name, "images" if images.files else "packed images", tally, worst)
 
-    def pixels(view: View) -> np.ndarray:
+
+def _mistakes(predictor: Predictor, images: Images, tally: Tally) -> Iterator[Mistake]:
+    """Predict every image, count it in `tally`, and yield the wrong predictions."""
+    crop, labels = preprocessing(predictor.card), np.empty(len(images.records), int)
+
+    def pixels(record: int) -> np.ndarray:
         try:
-            label, content = images.records[view.record]
+            label, content = images.records[record]
         except (OSError, BadRecords) as error:
             raise BadImage(str(error)) from None
-        labels[view.record] = images.classes[int(label)]
-        cropped = crop.of_file(images.files[view.record]) if images.files else crop(decoder.decode(content))
-        return cropped[:, ::-1] if view.mirrored else cropped
+        labels[record] = images.classes[int(label)]
+        return crop.of_file(images.files[record]) if images.files else crop(decoder.decode(content))
 
-    wanted = (View(record, mirrored) for record in range(count) for mirrored in views_of_image)
-    tally, worst = Tally(len(card.class_names)), []
-    for batch in predictor.predict(wanted, pixels, group):
-        if batch.bad:
-            _, view, reason = batch.bad[0]
-            raise ConfigError(f"{images.name_of(view.record)}: {reason}")
-        records = np.array([view.record for view in batch.items[::group]])
+    for batch in predictor.predict(range(len(labels)), pixels):
+        for record, reason in zip(batch.items, batch.reasons):
+            if reason is not None:
+                raise ConfigError(f"{images.name_of(record)}: {reason}")
         if not np.isfinite(batch.logits).all():
-            name = images.name_of(batch.items[0].record)
+            name = images.name_of(batch.items[0])
             raise ConfigError(f"the network's scores are not finite, first in the batch from {name} on")
-        log_probabilities = averaged(batch.logits, group)
-        predicted = tally.add(log_probabilities, labels[records])
-        for place in np.flatnonzero(predicted != labels[records]):
-            confidence = float(np.exp(log_probabilities[place, predicted[place]]))
-            record, shown = int(records[place]), batch.pixels[place * group]
-            entry = (confidence, -record, Mistake(confidence, record, labels[record], predicted[place], shown))
-            (heapq.heappush if len(worst) < WORST else heapq.heappushpop)(worst, entry)
-    mistakes = [mistake for *_, mistake in sorted(worst, reverse=True)]
-    return Evaluated(card, images.name, bool(images.files), views, tally, mistakes)
+        log_probabilities = log_softmax(batch.logits)
+        predicted = tally.add(log_probabilities, labels[batch.items])
+        for place in np.flatnonzero(predicted != labels[batch.items]):
+            record, confidence = batch.items[place], float(np.exp(log_probabilities[place, predicted[place]]))
+            yield Mistake(confidence, record, labels[record], predicted[place], batch.pixels[place])
 
 
-def averaged(logits: np.ndarray, views: int) -> np.ndarray:
-    """Return the logarithms of the mean probabilities of consecutive views: (n * views, classes) -> (n, classes)."""
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Return the logarithms of the probabilities in float64, (n, classes)."""
     logits = logits.astype("float64")
     logits -= logits.max(axis=1, keepdims=True)
-    log_probabilities = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    return np.logaddexp.reduce(log_probabilities.reshape(-1, views, logits.shape[1]), axis=1) - np.log(views)
+    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))

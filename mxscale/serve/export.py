@@ -29,9 +29,10 @@ def main(config: Config, request: Export) -> None:
         raise ConfigError(f"{request.source} is an exported file; name the run or the weights")
     run = trained_models.find_run(request.source, config)
     trained = trained_models.load(run or request.source, config)
-    path = request.output or str((run.path if run else Path()) / f"model{SUFFIXES[request.format]}")
+    write, suffix = FORMATS[request.format]
+    path = request.output or str((run.path if run else Path()) / f"model{suffix}")
     try:
-        echo(FORMATS[request.format](trained, path))
+        echo(write(trained, path))
     except OSError as error:
         raise ConfigError(f"output={path}: cannot be written ({error.strerror or error})") from None
 
@@ -39,15 +40,15 @@ def main(config: Config, request: Export) -> None:
 def write_onnx(trained: Network, path: str) -> str:
     """Write an ONNX file, verified against MXNet, and return a line about it."""
     content = onnx_graph.of_network(*trained).SerializeToString()
-    found = difference(trained, Exported(content, trained.card))
-    if not found <= BOUND:
-        raise ConfigError(f"probabilities in ONNX Runtime differ from MXNet's by {found:.1e}, more than {BOUND:.0e}")
+    largest = difference(trained, Exported(content, trained.card))
+    if not largest <= BOUND:
+        raise ConfigError(f"probabilities in ONNX Runtime differ from MXNet's by {largest:.1e}, more than {BOUND:.0e}")
     with replacing(path) as new:
         Path(new).write_bytes(content)
     card, size = trained.card, f"{len(content) / 1e6:.1f} MB"
     return (
         f"{path}: {card.network}, {len(card.class_names)} classes, {size}; uint8 images (n, {card.image_size}, "
-        f"{card.image_size}, 3) to probabilities, which differ from MXNet's by at most {found:.1e}"
+        f"{card.image_size}, 3) to probabilities, which differ from MXNet's by at most {largest:.1e}"
     )
 
 
@@ -57,10 +58,10 @@ def difference(trained: Network, exported: Exported) -> float:
 
     card = trained.card
     images = np.random.RandomState(0).randint(0, 256, (IMAGES, card.image_size, card.image_size, 3)).astype("uint8")
-    there, _ = Predictor(exported, threads=1).scores(images)
+    in_onnx, _ = Predictor(exported, threads=1).scores(images)
     normalised = (images.astype("float32") - np.float32(card.mean)) / np.float32(card.std)
-    here = mx.nd.softmax(trained.net(mx.nd.array(normalised.transpose(0, 3, 1, 2)))).asnumpy()
-    return float(np.abs(there - here).max())
+    in_mxnet = mx.nd.softmax(trained.net(mx.nd.array(normalised.transpose(0, 3, 1, 2)))).asnumpy()
+    return float(np.abs(in_onnx - in_mxnet).max())
 
 
 def write_symbol(trained: Network, path: str) -> str:
@@ -86,15 +87,18 @@ def write_safetensors(trained: Network, path: str) -> str:
     """Write the weights under PyTorch's names where PyTorch has the network, otherwise under their own."""
     from safetensors.numpy import save
 
-    name, arrays = trained.card.network, weights.arrays(trained.net)
-    layers = network(name).torch_layers
-    tensors = convert.to_torch(layers, arrays) if layers else arrays
-    metadata = {"format": "pt" if layers else "mxnet", **model_card.to_metadata(trained.card)}
+    entry, arrays = network(trained.card.network), weights.arrays(trained.net)
+    tensors = convert.to_torch(entry, arrays) if entry.torch_names else arrays
+    metadata = {"format": "pt" if entry.torch_names else "mxnet", **model_card.to_metadata(trained.card)}
     content = save({key: np.ascontiguousarray(value) for key, value in tensors.items()}, metadata)
     with replacing(path) as new:
         Path(new).write_bytes(content)
-    return f"{path}: {len(tensors)} tensors of {name}, with {'PyTorch' if layers else 'MXNet'}'s names"
+    return f"{path}: {len(tensors)} tensors of {entry.name}, with {'PyTorch' if entry.torch_names else 'MXNet'}'s names"
 
 
-FORMATS = {"onnx": write_onnx, "symbol": write_symbol, "safetensors": write_safetensors}
-SUFFIXES = {"onnx": ".onnx", "symbol": "", "safetensors": ".safetensors"}
+# Value of format -> its writer, and the end of the default name
+FORMATS = {
+    "onnx": (write_onnx, ".onnx"),
+    "symbol": (write_symbol, ""),
+    "safetensors": (write_safetensors, ".safetensors"),
+}

@@ -1,12 +1,11 @@
-"""Where predictions go: the terminal, a CSV, JSON lines, logits as .npy, or an HTML page."""
+"""Where predictions go: the terminal, a CSV, logits as .npy, or an HTML page."""
 
 import base64
 import contextlib
 import csv
-import json
 import sys
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Iterator, List, Sequence, Tuple
 
 import numpy as np
 
@@ -22,34 +21,31 @@ SHEET_IMAGES = 2000  # of a page, some 10 kB each
 QUALITY = 85  # of a page's JPEGs
 
 
-class Choice(NamedTuple):
-    """A class and its probability."""
-
-    name: str
-    probability: float
-
-
-def most_likely(probabilities: np.ndarray, names: Sequence[str], top: int) -> List[Choice]:
-    """Return the `top` classes of an image by probability; equal ones in the order of the classes."""
+def most_likely(probabilities: np.ndarray, names: Sequence[str], top: int) -> List[Tuple[str, float]]:
+    """Return the `top` classes of an image and their probabilities; equal ones in the order of the classes."""
     order = np.argsort(-probabilities, kind="stable")[:top]
-    return [Choice(names[place], float(probabilities[place])) for place in order]
+    return [(names[place], float(probabilities[place])) for place in order]
+
+
+def percentages(choices: Sequence[Tuple[str, float]]) -> List[str]:
+    """Return what `most_likely` returns as texts."""
+    return [f"{name} {probability:.1%}" for name, probability in choices]
 
 
 class Writer:
-    """Writes the predictions of some images after the other to an open file, each by `good(image, choices)`."""
+    """Writes the predictions of images to an open file, each by `good(image, choices, pixels)`."""
 
     def __init__(self, file, names: Sequence[str], top: int):
         self.file, self.names, self.top = file, names, min(top, len(names))
 
     def write(self, batch: Predicted) -> None:
-        good, bad = zip(batch.items, batch.probabilities), {place: rest for place, *rest in batch.bad}
-        for place in range(len(batch.items) + len(bad)):
-            if place in bad:
-                picture, reason = bad[place]
+        usable = zip(batch.probabilities, batch.pixels)
+        for picture, reason in zip(batch.items, batch.reasons):
+            if reason is not None:
                 self.bad(picture.name, reason)
-            else:
-                picture, probabilities = next(good)
-                self.good(picture.name, most_likely(probabilities, self.names, self.top))
+                continue
+            probabilities, pixels = next(usable)
+            self.good(picture.name, most_likely(probabilities, self.names, self.top), pixels)
 
     def bad(self, image: str, reason: str) -> None:
         """Record an image that cannot be used; files without a place for it leave it out."""
@@ -61,8 +57,8 @@ class Writer:
 class Lines(Writer):
     """Lines in the terminal; bad images on stderr."""
 
-    def good(self, image, choices):
-        echo(f"{image}  {', '.join(f'{choice.name} {choice.probability:.1%}' for choice in choices)}", self.file)
+    def good(self, image, choices, pixels):
+        echo(f"{image}  {', '.join(percentages(choices))}", self.file)
 
     def bad(self, image, reason):
         echo(f"{image}: {reason}", sys.stderr)
@@ -77,27 +73,12 @@ class Csv(Writer):
         columns = [f"{what}_{place}" for place in range(1, self.top + 1) for what in ("class", "probability")]
         self.rows.writerow(["image", "error", *columns])
 
-    def good(self, image, choices):
-        self.rows.writerow(
-            [image, "", *(value for choice in choices for value in (choice.name, f"{choice.probability:.7g}"))]
-        )
+    def good(self, image, choices, pixels):
+        cells = (cell for name, probability in choices for cell in (name, f"{probability:.9g}"))
+        self.rows.writerow([image, "", *cells])
 
     def bad(self, image, reason):
         self.rows.writerow([image, reason, *[""] * (2 * self.top)])
-
-
-class JsonLines(Writer):
-    """An object for each image: {"image", "predictions": [{"class", "probability"}]} or {"image", "error"}."""
-
-    def good(self, image, choices):
-        found = [{"class": choice.name, "probability": choice.probability} for choice in choices]
-        self._line({"image": image, "predictions": found})
-
-    def bad(self, image, reason):
-        self._line({"image": image, "error": reason})
-
-    def _line(self, values: dict) -> None:
-        self.file.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
 class Logits(Writer):
@@ -119,24 +100,19 @@ class Sheet(Writer):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.shown: List[Tuple[str, str, List[Choice]]] = []  # name, JPEG in base64, predictions
-        self.refused: List[Tuple[str, str]] = []
-        self.count = 0
+        self.facts = {"title": "Predictions", "count": 0, "pictures": [], "refused": []}
 
-    def write(self, batch):
-        for picture, pixels, probabilities in zip(batch.items, batch.pixels, batch.probabilities):
-            self.count += 1
-            if len(self.shown) < SHEET_IMAGES:
-                self.shown.append((picture.name, in_base64(pixels), most_likely(probabilities, self.names, self.top)))
-        self.refused += [(picture.name, reason) for _, picture, reason in batch.bad]
+    def good(self, image, choices, pixels):
+        self.facts["count"] += 1
+        if len(self.facts["pictures"]) < SHEET_IMAGES:
+            shown = {"name": image, "jpeg": in_base64(pixels), "lines": percentages(choices)}
+            self.facts["pictures"].append(shown)
+
+    def bad(self, image, reason):
+        self.facts["refused"].append((image, reason))
 
     def close(self):
-        facts = {"title": "Predictions", "count": self.count, "refused": self.refused}
-        pictures = [
-            {"name": name, "jpeg": jpeg, "lines": [f"{choice.name} {choice.probability:.1%}" for choice in choices]}
-            for name, jpeg, choices in self.shown
-        ]
-        self.file.write(page.render(TEMPLATES / "contact_sheet.html", pictures=pictures, **facts))
+        self.file.write(page.render(TEMPLATES / "contact_sheet.html", **self.facts))
 
 
 def in_base64(pixels: np.ndarray) -> str:
@@ -144,7 +120,7 @@ def in_base64(pixels: np.ndarray) -> str:
     return base64.b64encode(encode(pixels, "jpeg", QUALITY)).decode()
 
 
-FORMATS = {".csv": Csv, ".jsonl": JsonLines, ".npy": Logits, ".html": Sheet}
+FORMATS = {".csv": Csv, ".npy": Logits, ".html": Sheet}
 
 
 @contextlib.contextmanager
@@ -152,8 +128,8 @@ def writer(path: str, names: Sequence[str], top: int) -> Iterator[Writer]:
     """Yield the writer of a file by the end of its name; the file appears when the block ends. Raises ConfigError."""
     try:
         with replacing(path) as new, open(new, "w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            made = next(kind for end, kind in FORMATS.items() if path.endswith(end))(file, names, top)
-            yield made
-            made.close()
+            format_writer = next(kind for end, kind in FORMATS.items() if path.endswith(end))(file, names, top)
+            yield format_writer
+            format_writer.close()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from None

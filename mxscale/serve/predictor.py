@@ -3,7 +3,7 @@
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional
 
 import numpy as np
 import onnxruntime
@@ -19,18 +19,13 @@ BATCH = 16  # images of a forward
 
 
 class Predicted(NamedTuple):
-    """Some items in their order."""
+    """Some items in their order; the arrays have those that can be used."""
 
-    items: List[Any]  # of `pixels`
+    items: List[Any]
+    reasons: List[Optional[str]]  # why an item cannot be used; None: it can
     pixels: np.ndarray  # (n, side, side, 3) uint8
     probabilities: np.ndarray  # (n, classes) float32
     logits: np.ndarray  # (n, classes) float32
-    bad: List[Tuple[int, Any, str]]  # place among all items, item, why it cannot be used
-
-
-def threads_of(value: Any) -> int:
-    """Return a verb's `threads` as a number; auto: all cores."""
-    return available_cores() if value == "auto" else value
 
 
 def preprocessing(card: ModelCard) -> CentralCrop:
@@ -46,12 +41,12 @@ def _session(exported: Exported, options: onnxruntime.SessionOptions) -> onnxrun
         reason = f"{exported.path}: ONNX Runtime {onnxruntime.__version__} cannot load the network: {one_line(error)}"
         raise ConfigError(f"{reason}; export it again") from None
     side, classes = exported.card.image_size, len(exported.card.class_names)
-    found = [f"{port.name} {port.type}{port.shape[1:]}" for port in (*session.get_inputs(), *session.get_outputs())]
+    ports = [f"{port.name} {port.type}{port.shape[1:]}" for port in (*session.get_inputs(), *session.get_outputs())]
     expected = [f"{INPUT} tensor(uint8){[side, side, 3]}"]
     expected += [f"{name} tensor(float){[classes]}" for name in (PROBABILITIES, LOGITS)]
-    if found != expected:
+    if ports != expected:
         raise ConfigError(
-            f"{exported.path}: the network has {', '.join(found)[:300]}; its metadata states {', '.join(expected)}: "
+            f"{exported.path}: the network has {', '.join(ports)[:300]}; its metadata states {', '.join(expected)}: "
             "export it again"
         )
     return session
@@ -60,25 +55,25 @@ def _session(exported: Exported, options: onnxruntime.SessionOptions) -> onnxrun
 class Predictor:
     """Each thread decodes some images and evaluates them on one core, so that no core waits for another."""
 
-    def __init__(self, exported: Exported, threads: int):
+    def __init__(self, exported: Exported, threads: Optional[int] = None):
+        """`threads` None: the cores that this process may use."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # its errors are raised as well
         self.session = _session(exported, options)
-        self.threads, self.card, self.path = threads, exported.card, exported.path
+        self.threads, self.card, self.path = threads or available_cores(), exported.card, exported.path
 
-    def predict(self, items: Iterable[Any], pixels: Callable[[Any], np.ndarray], group: int = 1) -> Iterator[Predicted]:
+    def predict(self, items: Iterable[Any], pixels: Callable[[Any], np.ndarray]) -> Iterator[Predicted]:
         """Yield the predictions of all items in their order.
 
         Args:
-            group: Every so many consecutive items stay together.
             pixels: Returns the network's input (side, side, 3) uint8 of an item, in a thread. Raises BadImage.
         """
-        remaining, pending, size = iter(items), deque(), max(1, BATCH // group) * group
+        remaining, pending = iter(items), deque()
         with ThreadPoolExecutor(self.threads, "predict") as pool:
             try:
                 while True:
-                    while len(pending) <= 2 * self.threads and (batch := list(islice(remaining, size))):
+                    while len(pending) <= 2 * self.threads and (batch := list(islice(remaining, BATCH))):
                         pending.append(pool.submit(self._predicted, batch, pixels))
                     if not pending:
                         return
@@ -87,28 +82,28 @@ class Predictor:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _predicted(self, items: List[Any], pixels: Callable[[Any], np.ndarray]) -> Predicted:
-        good, bad, side = [], [], self.card.image_size
-        images = np.empty((len(items), side, side, 3), "uint8")
-        for place, item in enumerate(items):
+        side, reasons = self.card.image_size, []
+        images, count = np.empty((len(items), side, side, 3), "uint8"), 0
+        for item in items:
             try:
-                images[len(good)] = pixels(item)
-                good.append(item)
+                images[count] = pixels(item)
             except BadImage as error:
-                bad.append((place, item, error.reason))
-        images = images[: len(good)]
-        return Predicted(good, images, *self.scores(images), bad)
+                reasons.append(error.reason)
+            else:
+                reasons.append(None)
+                count += 1
+        return Predicted(items, reasons, images[:count], *self.scores(images[:count]))
 
     def scores(self, images: np.ndarray) -> List[np.ndarray]:
         """Return the probabilities and logits of images (n, side, side, 3) uint8, each (n, classes) float32."""
         if not len(images):
             return [np.empty((0, len(self.card.class_names)), "float32")] * 2
         try:
-            found = self.session.run([PROBABILITIES, LOGITS], {INPUT: images})
+            scores = self.session.run([PROBABILITIES, LOGITS], {INPUT: images})
         except Exception as error:  # as in _session
             reason = f"ONNX Runtime cannot evaluate the network: {one_line(error)}"
             raise ConfigError(f"{self.path}: {reason}; export it again") from None
-        if any(scores.shape != (len(images), len(self.card.class_names)) for scores in found):
-            raise ConfigError(
-                f"{self.path}: the network returns {found[0].shape} for {len(images)} images; export it again"
-            )
-        return found
+        if any(array.shape != (len(images), len(self.card.class_names)) for array in scores):
+            returned = f"the network returns {scores[0].shape} for {len(images)} images"
+            raise ConfigError(f"{self.path}: {returned}; export it again")
+        return scores

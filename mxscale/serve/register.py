@@ -42,9 +42,9 @@ def main(config: Config, request: Register) -> None:
     if request.registered is None:
         echo(f"{run}: {of_model}; register it with: mxscale register {request.source} NAME")
         return
-    made = store.register(checkpoint, request.registered, model_id)
-    champion = f"champion: version {made.champion} with {made.champion_metric:.2f} %"
-    echo(f"{request.registered} version {made.version}: {of_model}; {champion}")
+    registered = store.register(checkpoint, request.registered, model_id)
+    champion = f"champion: version {registered.champion} with {registered.champion_metric:.2f} %"
+    echo(f"{request.registered} version {registered.version}: {of_model}; {champion}")
 
 
 def _log(run: RunDir, store: models.Models, checkpoint: models.Checkpoint, config: Config) -> str:
@@ -53,11 +53,11 @@ def _log(run: RunDir, store: models.Models, checkpoint: models.Checkpoint, confi
     metadata = json.loads(json.dumps(asdict(trained.card)))  # lists in place of tuples
     try:
         with tempfile.TemporaryDirectory(prefix="mxscale-model-") as folder:
-            network, whole = Path(folder) / "model.onnx", Path(folder) / "model"
+            network, model = Path(folder) / "model.onnx", Path(folder) / "model"
             export.write_onnx(trained, str(network))
-            made = contents(Path(folder), network, trained.card.image_size, metadata)
-            models.save(whole, made, config.tracking.timeout_s)
-            return store.log(checkpoint, whole)
+            parts = contents(Path(folder), network, trained.card.image_size, metadata)
+            models.save(model, parts, config.tracking.timeout_s)
+            return store.log(checkpoint, model)
     except OSError as error:
         raise ConfigError(f"{tempfile.gettempdir()}: cannot be written ({error.strerror or error})") from None
 

@@ -74,17 +74,14 @@ def _read(path: str) -> Exported:
 
     try:
         content = read_regular(path, MAX_BYTES)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
+        model = onnx.load_model_from_string(content)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
-    try:
-        found = onnx.load_model_from_string(content)
     except Exception:  # of protobuf
         raise ConfigError(f"{path} is no ONNX file, or it is damaged") from None
-    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in found.graph.initializer):
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
         raise ConfigError(f"{path} has weights in other files: expected a file of `mxscale export`, which has none")
-    card = model_card.from_metadata({entry.key: entry.value for entry in found.metadata_props}, path)
+    card = model_card.from_metadata({entry.key: entry.value for entry in model.metadata_props}, path)
     if card is None:
         raise ConfigError(f"{path} has no metadata of mxscale: expected a file of `mxscale export`")
     return Exported(content, card, path)
@@ -168,8 +165,7 @@ def _built(config: Config, classes: int, arrays, graph, source: str):
     except mx.MXNetError as error:
         reason = str(error).strip().splitlines()[-1]
         raise ConfigError(f"images of {side}x{side} pixels do not fit {name}: {reason}") from None
-    given = {name: mx.nd.array(weights.host(array)) for name, array in arrays.items()}
-    weights.fit(net, given, source, "keep")
+    weights.fit(net, {name: mx.nd.array(weights.host(array)) for name, array in arrays.items()}, source, "keep")
     return net
 
 

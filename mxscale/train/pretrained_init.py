@@ -67,7 +67,7 @@ def stated_input(config: Config, stated: Optional[dict], source: str) -> InputCh
     Raises ConfigError.
     """
     taken = {key: value for key, value in (stated or {}).items() if key in ADOPTED[config.model.input]}
-    return adopted_input(config.data, pretrained.checked(taken, source), source)
+    return adopted_input(config.data, taken, source)
 
 
 def adopted_input(data: Data, given: dict, source: str) -> InputChange:

@@ -172,7 +172,6 @@ def test_a_wheel_contains_what_the_verbs_read(tmp_path):
 @pytest.mark.parametrize(
     "verb, key, registry",
     [
-        ("evaluate", "views", "mxscale.serve.evaluate:VIEWS"),
         ("evaluate", "split", "mxscale.serve.evaluate:SPLITS"),
         ("export", "format", "mxscale.serve.export:FORMATS"),
         ("replay", "scale", "mxscale.replay.entry:SCALES"),

@@ -181,7 +181,7 @@ def _read(folder: Path, form: str, path: Path) -> None:
     if form == "params":
         found = {name: array.asnumpy() for name, array in params.load(path).items()}
     else:
-        found = {name: tensor.array for name, tensor in torch_file.read(str(path), f"torch:{path}").items()}
+        found = torch_file.read(str(path), f"torch:{path}")
     with open(folder / "runs" / "read", "wb") as file:
         pickle.dump(found, file)
 

@@ -5,7 +5,7 @@ import pytest
 from mxnet.gluon.model_zoo import model_store
 from refusals import contains, error_of
 
-from mxscale.models import gluon_cache, pretrained, weights, zoo
+from mxscale.models import pretrained, weights, zoo
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
@@ -34,18 +34,18 @@ def random_net():
 
 
 def test_weights_are_found_in_gluons_cache(cached):
-    assert gluon_cache.find(SMALL) == str(cached)
+    assert pretrained.gluon_file(SMALL) == str(cached)
 
 
 def refused(*words):
-    message = error_of(gluon_cache.find, SMALL)
+    message = error_of(pretrained.gluon_file, SMALL)
     assert message.startswith("model.pretrained=zoo: ")
     contains(message, *words)
 
 
 def test_a_missing_file_is_refused_with_its_path(cached):
     cached.unlink()
-    refused(f"{cached}: no such file", "place it there")
+    refused(f"{cached}: No such file", "place it there")
 
 
 def test_a_damaged_file_is_refused(cached):
@@ -53,12 +53,12 @@ def test_a_damaged_file_is_refused(cached):
     refused(f"{cached} is damaged", "remove it")
     cached.unlink()
     cached.mkdir()
-    refused(str(cached), "remove it")
+    refused(f"{cached}: a folder, not a regular file", "place it there")
 
 
 def test_network_without_weights_suggests_the_nearest():
     with pytest.raises(ConfigError, match=r"no weights of model.name=resnet50_v1b: did you mean resnet50_v1\?"):
-        gluon_cache.find("resnet50_v1b")
+        pretrained.gluon_file("resnet50_v1b")
 
 
 def test_old_gluon_names_become_structural(tmp_path):

@@ -1,5 +1,6 @@
 """Networks in the classic format: reading, training, freezing and refusals."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import pytest
 from refusals import error_of
 
 from mxscale.models import graph_trial, pretrained, weights, zoo
+from mxscale.models.model_card import ModelCard
 from mxscale.util.errors import ConfigError
 
 CPU = mx.cpu()
@@ -351,3 +353,16 @@ def test_a_damaged_saved_graph_is_refused(resnet):
     shutil.rmtree(resnet[0])
     with pytest.raises(ConfigError, match=r"not a network \("):
         zoo.build("symbol", 3, file)
+
+
+def test_a_damaged_card_of_our_export_is_refused_and_other_json_is_ignored(tmp_path):
+    prefix = classic.save(classic.resnet(), tmp_path / "resnet")
+    card = ModelCard("symbol", ("a", "b"), 32, None, "bilinear", (1.0, 2.0, 3.0), (1.0, 1.0, 1.0), "0" * 64)
+    for content in ("{", "[]", json.dumps({"class_names": ["a"]})):
+        (tmp_path / "resnet.json").write_text(content)
+        assert pretrained.load(f"symbol:{prefix}", "symbol").class_names is None
+    (tmp_path / "resnet.json").write_text(json.dumps(dataclasses.asdict(card)))
+    assert pretrained.load(f"symbol:{prefix}", "symbol").input["mean"] == [1, 2, 3]
+    (tmp_path / "resnet.json").write_text(json.dumps({**dataclasses.asdict(card), "std": [0, 1, 1]}))
+    message = error_of(pretrained.load, f"symbol:{prefix}", "symbol")
+    assert message.startswith(f"symbol:{prefix}: its metadata is invalid (std=[0, 1, 1]: expected each above 0)")

@@ -31,11 +31,9 @@ def test_all_tensor_types_of_pytorch_are_read(name):
     found = torch_file.read(str(REFERENCE / name), "x")
     assert list(found) == list(KINDS)
     for kind, values in KINDS.items():
-        array = found[kind].as_float32()
-        assert array.dtype == np.float32 and array.flags.c_contiguous
-        assert array.tolist() == values
-    assert found["empty"].array.shape == (0, 3)
-    floating = {n for n, tensor in found.items() if tensor.is_floating()}
+        assert found[kind].astype("float32").tolist() == values
+    assert found["empty"].shape == (0, 3)
+    floating = {n for n, array in found.items() if array.dtype.kind == "f"}
     assert set(KINDS) - floating == {"int64", "uint8", "bool"}
 
 
@@ -43,7 +41,7 @@ def test_all_tensor_types_of_safetensors_are_read(tmp_path):
     arrays = {k: np.array([1.5, -2.0]).astype(k) for k in ("float64", "float32", "float16", "int64", "uint8", "bool")}
     save_file(arrays, tmp_path / "w.safetensors")
     found = torch_file.read(str(tmp_path / "w.safetensors"), "x")
-    assert {n: t.array.tolist() for n, t in found.items()} == {n: a.tolist() for n, a in arrays.items()}
+    assert {n: a.tolist() for n, a in found.items()} == {n: a.tolist() for n, a in arrays.items()}
 
 
 def test_bfloat16_is_the_upper_half_of_a_float32(tmp_path):
@@ -52,7 +50,7 @@ def test_bfloat16_is_the_upper_half_of_a_float32(tmp_path):
     header = json.dumps({"w": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}}).encode()
     (tmp_path / "w").write_bytes(struct.pack("<Q", len(header)) + header + data)
     found = torch_file.read(str(tmp_path / "w"), "x")["w"]  # known by its content, not by its name
-    assert found.is_floating() and found.as_float32().tolist() == values.tolist()
+    assert found.dtype == np.float32 and found.tolist() == values.tolist()
 
 
 def test_unsupported_safetensors_types_are_named(tmp_path):
@@ -83,7 +81,7 @@ def test_other_kinds_of_files_are_refused_at_once(tmp_path, name):
 
 
 def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
-    refused(tmp_path / "no", "no such file$")
+    refused(tmp_path / "no", "No such file or directory$")
     refused(tmp_path, "a folder, not a regular file$")
 
 
@@ -109,8 +107,8 @@ def test_damaged_bytes_never_crash(tmp_path, name):
             damaged[at] = draw.randint(256)
         (tmp_path / "w").write_bytes(damaged)
         try:
-            for tensor in torch_file.read(str(tmp_path / "w"), "x").values():
-                tensor.as_float32()
+            for array in torch_file.read(str(tmp_path / "w"), "x").values():
+                array.astype("float32")
             outcomes.add("read")
         except ConfigError:
             outcomes.add("refused")
@@ -207,7 +205,7 @@ def view(offset, shape, strides, size=24):
 
 def test_strided_views_are_read(tmp_path):
     path = with_pickle(tmp_path / "w.pth", view(1, (2, 3), (1, 4)))
-    assert torch_file.read(str(path), "x")["w"].as_float32().tolist() == [[1, 5, 9], [2, 6, 10]]
+    assert torch_file.read(str(path), "x")["w"].tolist() == [[1, 5, 9], [2, 6, 10]]
 
 
 @pytest.mark.parametrize(

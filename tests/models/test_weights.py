@@ -98,7 +98,7 @@ def test_files_of_other_versions_are_read_as_in_mxnet(tmp_path, version):
 
 
 def test_a_missing_file_and_a_directory_are_one_line(tmp_path):
-    with pytest.raises(ConfigError, match=f"^model.pretrained={tmp_path}/no: no such file$"):
+    with pytest.raises(ConfigError, match=f"^model.pretrained={tmp_path}/no: No such file or directory$"):
         weights.load(tmp_path / "no")
     with pytest.raises(ConfigError, match=f"^resume={tmp_path}: a folder, not a regular file$"):
         weights.load(tmp_path, key="resume")

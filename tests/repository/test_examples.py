@@ -1,6 +1,6 @@
 """The examples of README and docs, as they are printed: command lines compose, code runs and computes what it shows."""
 
-import json
+import csv
 import os
 import re
 import shlex
@@ -76,13 +76,14 @@ def test_the_onnx_example_prints_the_classes_of_predict(tmp_path, monkeypatch, c
     sizes = [(640, 480), (33, 90), (40, 32), (100, 100)]
     paths = [path for n, size in enumerate(sizes) for path in exported.photographs(tmp_path / str(n), 6, size, n)]
     monkeypatch.chdir(tmp_path)
-    assert main.main(["predict", "model.onnx", *map(str, paths), "output=out.jsonl"]) == 0
-    rows = [json.loads(line)["predictions"] for line in Path("out.jsonl").read_text().splitlines()]
-    for path, (likeliest, *_) in zip(paths, rows, strict=True):
+    assert main.main(["predict", "model.onnx", *map(str, paths), "output=out.csv"]) == 0
+    with open("out.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for path, row in zip(paths, rows, strict=True):
         path.rename("photo.jpg")
         names = {}
         exec(compile(code, "use-a-model.md", "exec"), names)
-        assert capsys.readouterr().out.split() == [likeliest["class"]]
+        assert capsys.readouterr().out.split() == [row["class_1"]]
         seen = CentralCrop(exported.SIDE, 36, "bilinear").of_file("photo.jpg")
         assert np.abs(np.asarray(names["image"], int) - seen).max() <= 2  # a crop after resizing is rounded otherwise
 

@@ -188,7 +188,9 @@ def test_typed_settings_and_model_input_precede_the_input_that_weights_state(run
         card = trained_models.exported(str(out), from_dict({})).card
         assert (card.image_size, card.mean[0]) == (size, mean)
     (tmp_path / "config.json").write_text(json.dumps({**stated, "std": [0, 0.5, 0.5]}))
-    assert "stated input is invalid" in command_error(capsys, "export", weights_file, "model=resnet18_v1b")
+    assert "does not state the input of the weights" in command_error(
+        capsys, "export", weights_file, "model=resnet18_v1b"
+    )
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import ast
 import base64
-import json
+import csv
 import os
 import re
 import shlex
@@ -54,10 +54,13 @@ def in_base64(path) -> str:
 def test_an_image_is_served_with_the_probabilities_of_predict(classifier, tmp_path, size, resize):
     model, _ = classifier(resize)
     (path,) = exported.photographs(tmp_path / "in", 1, size=size)
-    argv = ["predict", f"{tmp_path}/net.onnx", str(path), f"output={tmp_path}/out.jsonl"]
+    argv = ["predict", f"{tmp_path}/net.onnx", str(path), f"output={tmp_path}/out.csv"]
     assert main.main(argv) == 0
     (served,) = model.predict(None, pandas.DataFrame({"image": [in_base64(path)]}))
-    assert served["top"] == json.loads((tmp_path / "out.jsonl").read_text())["predictions"]
+    with open(tmp_path / "out.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    predicted = [(row[f"class_{place}"], np.float32(row[f"probability_{place}"])) for place in (1, 2, 3)]
+    assert [(choice["class"], choice["probability"]) for choice in served["top"]] == predicted
 
 
 STREAM = np.random.RandomState(0)

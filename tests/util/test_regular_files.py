@@ -42,7 +42,7 @@ READERS = [
     ("cost.price_table:read", Path),
     ("models.weights:load", lambda path: path),
     ("perfmodel.published.rows:read", lambda path: path),
-    ("serve.image_inputs:array", lambda path: path),
+    ("serve.predict:array", lambda path: path),
     ("util.hostfile:read", lambda path: path),
 ]
 

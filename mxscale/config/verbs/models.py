@@ -1,12 +1,12 @@
 """Settings of verbs that use a trained network, and of `layers`."""
 
 from dataclasses import dataclass
-from typing import Any, List, Optional
+from typing import List, Optional
 
 from mxscale.config.operation_settings import REGISTERED
 from mxscale.config.setting import setting
 from mxscale.config.training_settings import MAX_PIXELS
-from mxscale.config.verbs.common import MAX_THREADS, file_name
+from mxscale.config.verbs.common import file_name
 
 MODEL = "run directory, latest, run:ID, exported .onnx file, or weights as in model.pretrained (with model=NAME)"
 
@@ -16,17 +16,14 @@ class Predict:
     source: Optional[str] = setting(None, MODEL, required="mxscale predict MODEL IMAGES, such as latest photos/")
     images: Optional[List[str]] = setting(
         [],
-        "files, folders and patterns of images; or one .npy file of uint8 (n, height, width, 3), RGB",
+        "files and folders of images; or one .npy file of uint8 (n, height, width, 3), RGB",
         required="mxscale predict MODEL IMAGES, such as latest photos/",
     )
     top: int = setting(5, "classes for each image", low=1)
     output: Optional[str] = file_name(
-        "file of predictions, or of logits (.npy); null: lines in the terminal", ".csv", ".jsonl", ".npy"
+        "file of predictions, or of logits (.npy); null: lines in the terminal", ".csv", ".npy"
     )
     sheet: Optional[str] = file_name("file with a picture of each image beside its predictions", ".html")
-    threads: Any = setting(
-        "auto", "threads that decode and predict; auto: all cores", keyword="auto", low=1, high=MAX_THREADS
-    )
 
 
 @dataclass(frozen=True)
@@ -37,16 +34,8 @@ class Evaluate:
         "split to evaluate; null: test, or val in a set without one; all: every image of a set without splits",
         choices=("train", "val", "test", "all"),
     )
-    views: str = setting(
-        "center",
-        "what is averaged for an image: its center, or also its mirror image (flip)",
-        choices=("center", "flip"),
-    )
     output: Optional[str] = setting(
         None, "folder for page, tables and figures; null: evaluation/SPLIT in the run directory"
-    )
-    threads: Any = setting(
-        "auto", "threads that decode and evaluate; auto: all cores", keyword="auto", low=1, high=MAX_THREADS
     )
 
 
