@@ -5,12 +5,9 @@ import textwrap
 from itertools import groupby
 from typing import Any, Dict, List
 
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
-
 from mxscale.cli import CONF
 from mxscale.cli.verbs import Verb
-from mxscale.config.schema import Config, flatten
+from mxscale.config.schema import Config
 from mxscale.config.setting import Description, describe
 
 WIDTH = 118
@@ -50,17 +47,11 @@ def overview(verbs: Dict[str, Verb]) -> str:
     return USAGE.format(verbs="\n\n".join(blocks))
 
 
-def composed(name: str, overrides: List[str]) -> Dict[str, Any]:
-    """Return the settings of a verb as Hydra composes them, by dotted key. Raises what Hydra raises."""
-    with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
-        return flatten(OmegaConf.to_container(compose(name, overrides), resolve=True))
-
-
 def page(name: str, verb: Verb, values: Dict[str, Any], complete: bool = False) -> str:
     """Return the help of a verb: its examples and its settings by group, with value, unit, meaning and valid values.
 
     Args:
-        values: The composed settings, see `composed`.
+        values: The composed settings by dotted key.
         complete: List all settings of a run that the verb uses, not the usual ones alone.
     """
     text = (CONF / f"{name}.yaml").read_text()

@@ -56,8 +56,7 @@ def test_the_pages_have_examples():
 @pytest.mark.parametrize("page, words", GIVEN, ids=[f"{name_of(page)}-{' '.join(words)}" for page, words in GIVEN])
 def test_a_command_line_composes_as_printed(page, words):
     name, *arguments = words
-    _, settings = main.separated(arguments)
-    settings = main.keyed(VERBS[name], [main.canonical(setting) for setting in settings])
+    settings = main.overrides(VERBS[name], name, main.Options().parse_intermixed_args(arguments))
     swept = [each.input_line for each in OverridesParser.create().parse_overrides(settings) if each.is_sweep_override()]
     single = [each for each in settings if each not in swept and not each.startswith("hydra")]
     assert not swept or "-m" in arguments
