@@ -10,30 +10,20 @@ RESNET_LAYERS = (18, 34, 50, 101, 152)
 
 @dataclass(frozen=True)
 class Network:
-    """A network and its properties.
+    """A network and its properties."""
 
-    Attributes:
-        name: Value of model.name.
-        min_side: Smallest height and width of an image, in pixels, at which no convolution, pooling or dense layer runs
-            out of input. It is found by shape inference at each side from 1 (tests/models/test_zoo.py repeats this).
-            Accuracy needs larger images.
-        builder: "module:function" that is called with (number of classes, **arguments) and returns an uninitialised
-            Gluon block with `.features` and `.output`, the head.
-        arguments: Further arguments of the builder.
-        side: Height and width of images in pretraining and in the table of layers, in pixels.
-        classes: Number of classes in the table of layers.
-        from_weights: Its graph comes with pretrained weights (model.pretrained=symbol:PREFIX).
-        torch_layers: Number of layers if PyTorch has the same network under the names of models/convert.py.
-    """
-
-    name: str
+    name: str  # value of model.name
+    # Smallest height and width of an image, in pixels, at which no convolution, pooling or dense layer runs out of
+    # input, found by shape inference at each side from 1 (tests/models/test_zoo.py). Accuracy needs larger images.
     min_side: int
+    # "module:function" of (number of classes, **arguments) that returns an uninitialised Gluon block with `.features`
+    # and `.output`, the head
     builder: str = "mxscale.models.zoo:gluon_network"
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    side: int = 224
-    classes: int = 1000
-    from_weights: bool = False
-    torch_layers: Optional[int] = None
+    side: int = 224  # height and width of images in pretraining and in the table of layers, in pixels
+    classes: int = 1000  # in the table of layers
+    from_weights: bool = False  # its graph comes with pretrained weights (model.pretrained=symbol:PREFIX)
+    torch_layers: Optional[int] = None  # if PyTorch has the same network under the names of models/convert.py
 
 
 def _gluon(name: str, min_side: int, side: int = 224) -> Network:
