@@ -10,7 +10,8 @@ from omegaconf.errors import OmegaConfBaseException
 from mxscale.cli import after_run
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.settings import RESUMABLE, configure
-from mxscale.config.schema import Config, check_group, filled, to_dict
+from mxscale.config.schema import Config, filled, to_dict
+from mxscale.config.typed import check_group
 from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as launcher
 from mxscale.launcher.context import Hook

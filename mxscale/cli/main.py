@@ -16,7 +16,8 @@ from mxscale import __version__
 from mxscale.cli import composition, help_pages, job, multirun, output
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.verbs import VERBS, Verb, own_settings
-from mxscale.config.schema import Config, check_group, checked, filled, flatten, to_dict
+from mxscale.config.schema import Config, checked, filled, flatten, to_dict
+from mxscale.config.typed import check_group
 from mxscale.environment import variables
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED

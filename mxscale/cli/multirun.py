@@ -24,7 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mxscale.cli import composition, job
 from mxscale.cli.explain import explain, refuse
-from mxscale.config.schema import Config, check_group, filled, from_dict, to_dict
+from mxscale.config.schema import Config, filled, from_dict, to_dict
+from mxscale.config.typed import check_group
 from mxscale.config.validation import validate
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.description import ROOT

@@ -4,9 +4,9 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Mapping, Optional, Tuple
 
+from mxscale.config import typed
 from mxscale.config.schema import RULES
 from mxscale.config.setting import Rule
-from mxscale.rundir import json_record
 from mxscale.util.errors import ConfigError
 
 # Of an exported network: its input, uint8 (n, side, side, 3), and its outputs, float32 (n, classes)
@@ -66,13 +66,13 @@ def from_metadata(metadata: Mapping[str, str], source: str) -> Optional[ModelCar
 def from_values(values: Mapping[str, Any], source: str) -> ModelCard:
     """Return the card with these values. Raises ConfigError if one is missing or invalid."""
     try:
-        card = json_record.typed(values, ModelCard)
+        card = typed.instance(ModelCard, values, record=True)
         for name, rule in CHECKED.items():
             value = getattr(card, name)
             rule.check(name, list(value) if isinstance(value, tuple) else value)
         if len(card.mean) != 3 or len(card.std) != 3:
             raise ConfigError(f"mean={list(card.mean)}, std={list(card.std)}: expected three numbers each")
         "".join((*card.class_names, card.network, card.run or "")).encode()  # \ud800 can't be written to a file
-    except (TypeError, ConfigError, UnicodeEncodeError) as error:
+    except (ConfigError, UnicodeEncodeError) as error:
         raise ConfigError(f"{source}: its metadata is invalid ({str(error)[:150]}); export it again") from None
     return card

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Optional
 
+from mxscale.config import typed
 from mxscale.environment.description import ROOT
-from mxscale.rundir import json_record
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import experiment_view
 from mxscale.tracking.experiment_view import TRAINING_SIDE
@@ -42,7 +42,7 @@ def load(run: RunDir, uri: str, experiment: str) -> Sent:
     """Return what the store at `uri` has of the run."""
     file = _state(run)
     if file.get("uri") == redact_address(uri):
-        return json_record.typed(file, Sent)
+        return typed.instance(Sent, file, record=True)
     return Sent(file.get("id") or uuid.uuid4().hex, redact_address(uri), experiment)
 
 
@@ -70,8 +70,8 @@ def _state(run: RunDir) -> Dict[str, Any]:
     try:
         file = run.read(STATE_FILE) or {}
         if file:
-            json_record.typed(file, Sent)
-    except (ConfigError, TypeError):
+            typed.instance(Sent, file, record=True)
+    except ConfigError:
         return {}
     original = file.get("dir")
     if original and original != str(run) and (Path(original) / STATE_FILE).exists():
