@@ -57,11 +57,11 @@ def execute(composed, overrides, cell=None) -> Status:
             raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
         config, run, recorded = configure(values, overrides)
         claims.check(config.claims)
-        after_run.check(config)
+        after_run.check(config.tracking)
         hooks = [Rerun(recorded), RecordFindings(), typed, *([cell] if cell else [])]
         status = launcher.execute(config, run, hooks)
         if status.state == FINISHED and typed.run:
-            after_run.follow_up(typed.run, config)
+            after_run.register(typed.run, config.runs, config.tracking)
         return status
     except (ConfigError, OmegaConfBaseException) as error:
         line = shown(explain(error))

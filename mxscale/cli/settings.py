@@ -118,7 +118,7 @@ def network_of(name: Optional[str], source: Optional[str]) -> str:
 
 
 # Settings that a resume may change; any other would make it another run. The price of the first start stays.
-RESUMABLE = ("launch", "tracking", "evaluation", "checkpoint", "comm", "log_every", "validate_every", "epochs",
+RESUMABLE = ("launch", "tracking", "checkpoint", "comm", "log_every", "validate_every", "epochs",
              "max_steps", "target_top1", "stop_at_target", "patience", "budget", "resume", "sweep")  # fmt: skip
 
 

@@ -89,14 +89,9 @@ class Tracking:
     uri: Optional[str] = setting(None, "tracking server; null: MLFLOW_TRACKING_URI, else sqlite:///runs/mlflow.db")
     experiment: str = setting("mxscale", "MLflow experiment")
     timeout_s: float = setting(10.0, "time limit of one request", unit="s", low=0.1)
-    log_model: str = setting(
-        "none",
-        "best: log the best checkpoint of a finished run as an MLflow model of the run, which takes some seconds",
-        choices=("none", "best"),
-    )
     register: Optional[str] = setting(
         None,
-        "register the best checkpoint of a finished run under this name; includes log_model=best",
+        "register the best checkpoint of a finished run under this name",
         pattern=REGISTERED,
         form="a name without / and :",
     )

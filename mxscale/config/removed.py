@@ -7,7 +7,11 @@ DEFAULTS: Dict[str, Any] = {
     "launch.kind": "process",
     "launch.image": None,
 }
-IGNORED = ("comm.probe_s",)  # settings without an effect on results: a record may have any value
+IGNORED = (
+    "comm.probe_s",
+    "evaluation",
+    "tracking.log_model",
+)  # settings without an effect on results: a record may have any value
 
 CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
 COMPARE = "measure the back ends with mxscale test-allreduce comm=NAME, and choose one"
@@ -20,6 +24,8 @@ INSTEAD: Dict[str, str] = {
     "figure": "python tools/scaling_model.py FIGURE.png draws that of score; spot prices have none",
     "comm.probe_s": COMPARE,
     "comm=auto": COMPARE,
+    "evaluation": "run mxscale evaluate RUN_DIR after the run",
+    "tracking.log_model": "run mxscale register RUN_DIR after the run, or set tracking.register=NAME",
 }
 
 

@@ -47,9 +47,6 @@ class Config:
         unit="validations",
         low=1,
     )
-    evaluation: str = setting(
-        "none", "after the run: full evaluates its best checkpoint (docs/use-a-model.md)", choices=("none", "full")
-    )
     runs: str = setting("runs", "folder for run directories")
     resume: Optional[str] = setting(None, "run directory to resume; auto: the newest unfinished run of this config")
     batch: Batch = field(default_factory=Batch)
