@@ -54,9 +54,6 @@ def _of_composition(text: str, defaults: dict, typed: Iterable[str]) -> str:
     if ambiguous:
         key, value = ambiguous.groups()
         return f"{key}={value}: write a list as '{key}=[{value}]'; to sweep over the values, add -m"
-    deleted = re.search(r"Could not delete from config. '([^']+)'", text)
-    if deleted:
-        return f"~{deleted[1]}: can't be deleted; set {deleted[1]}=null"
     unknown = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' is not in struct", text)
     if unknown and unknown[1] not in defaults:
         near = nearest(unknown[1], [*flatten(defaults), *defaults], listed=defaults)

@@ -10,7 +10,6 @@ from omegaconf.errors import OmegaConfBaseException
 from mxscale.cli import after_run
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.settings import RESUMABLE, configure
-from mxscale.config.schema import Config, filled, to_dict
 from mxscale.config.typed import check_group
 from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as launcher
@@ -49,7 +48,7 @@ def execute(composed, overrides, cell=None) -> Status:
     """
     typed = RecordOverrides(overrides)
     try:
-        values = filled(OmegaConf.to_container(composed, resolve=True), to_dict(Config()))
+        values = OmegaConf.to_container(composed, resolve=True)
         check_group("sweep", values["sweep"])
         if cell:
             values, overrides = cell.settings(RESUMABLE)

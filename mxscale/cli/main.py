@@ -16,7 +16,7 @@ from mxscale import __version__
 from mxscale.cli import composition, help_pages, job, multirun, output
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.verbs import VERBS, Verb, own_settings
-from mxscale.config.schema import Config, checked, filled, flatten, to_dict
+from mxscale.config.schema import checked, flatten
 from mxscale.config.typed import check_group
 from mxscale.environment import variables
 from mxscale.launcher.progress import echo
@@ -151,6 +151,8 @@ def overrides(verb: Verb, name: str, options: argparse.Namespace) -> List[str]:
     settings = keyed(verb, [canonical(setting) for setting in options.settings])
     for setting in settings:
         key = setting.lstrip("+~")
+        if setting.startswith("~"):
+            raise ConfigError(f"{setting}: a setting can't be deleted; give KEY=VALUE, such as {key}=null")
         if key.startswith(PLACES):
             raise ConfigError(f"{setting}: run directories and sweeps are below runs; set runs=DIR")
         if re.match(r"hydra[./](?!searchpath)", key) and not options.multirun:
@@ -209,10 +211,8 @@ def complete(arguments: List[str]) -> int:
 def _perform(verb: Verb, name: str, composed) -> int:
     """Execute a verb that trains nothing with what Hydra composed, and return its exit status."""
     try:
-        defaults, usual = own_settings(name), to_dict(Config())
         values = OmegaConf.to_container(composed, resolve=True)
-        values = filled(values, {**defaults, **{key: usual[key] for key in ("rerun", "tracking")}})
-        own = checked({key: values.pop(key) for key in defaults}, verb.settings)
+        own = checked({key: values.pop(key) for key in own_settings(name)}, verb.settings)
         check_group("rerun", values["rerun"])
         if values["rerun"]["run"] is not None:
             raise ConfigError(f"rerun={values['rerun']['run']}: only `train` and `finetune` run a run again")

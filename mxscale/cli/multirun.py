@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mxscale.cli import composition, job
 from mxscale.cli.explain import explain, refuse
-from mxscale.config.schema import Config, filled, from_dict, to_dict
+from mxscale.config.schema import from_dict
 from mxscale.config.typed import check_group
 from mxscale.config.validation import validate
 from mxscale.environment.container_limits import available_cores
@@ -128,7 +128,7 @@ def _cell_of(composed, hydra, since: Optional[float]) -> Cell:
     sweep = SweepDirectory(hydra.sweep.dir)
     conceal(sweep.path / "multirun.yaml")
     typed = OmegaConf.to_container(hydra.overrides.task)
-    return Cell(sweep, hydra.job.num, filled(values, to_dict(Config())), typed, since)
+    return Cell(sweep, hydra.job.num, values, typed, since)
 
 
 def _run(composed, cell: Cell) -> Status:
@@ -150,7 +150,7 @@ def _run(composed, cell: Cell) -> Status:
 def open_multirun(config) -> "OpenSweep":
     """Return the sweep that Hydra's settings describe, and direct Hydra's cells to its directory."""
     typed = OmegaConf.to_container(config.hydra.overrides.task)
-    values = filled(OmegaConf.to_container(composition.of_run(config), resolve=True), to_dict(Config()))
+    values = OmegaConf.to_container(composition.of_run(config), resolve=True)
     check_group("budget", values["budget"])
     if values["budget"]["dry_run"]:
         raise ConfigError("budget.dry_run=true with -m: it estimates one run at a time")

@@ -113,13 +113,6 @@ def to_dict(config) -> Dict[str, Any]:
     return dataclasses.asdict(config)
 
 
-def filled(values: Dict[str, Any], defaults: Dict[str, Any]) -> Dict[str, Any]:
-    """Return nested values with the defaults of missing keys, such as `~sweep.resume` leaves."""
-    complete = {**defaults, **values}
-    groups = [key for key, default in defaults.items() if isinstance(default, dict) and isinstance(complete[key], dict)]
-    return {**complete, **{key: filled(complete[key], defaults[key]) for key in groups}}
-
-
 def flatten(values: Dict[str, Any], where: str = "") -> Dict[str, Any]:
     """Return nested values by dotted key: {"a": {"b": 1}} -> {"a.b": 1}; an empty mapping stays a value."""
     flat = {}

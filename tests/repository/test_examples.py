@@ -18,7 +18,7 @@ from repository import PAGES, ROOT, name_of
 
 from mxscale.cli import CONF, main
 from mxscale.cli.verbs import VERBS, own_settings
-from mxscale.config.schema import Config, checked, filled, from_dict, to_dict
+from mxscale.config.schema import checked, from_dict
 from mxscale.data.central_crop import CentralCrop
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -63,7 +63,6 @@ def test_a_command_line_composes_as_printed(page, words):
     with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
         values = OmegaConf.to_container(compose(name, single), resolve=True)
     own = own_settings(name)
-    values = filled(values, {**own, **to_dict(Config())})
     if own:
         checked({key: values.pop(key) for key in own}, VERBS[name].settings)
     from_dict(values)
