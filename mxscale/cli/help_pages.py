@@ -56,14 +56,14 @@ def page(name: str, verb: Verb, values: Dict[str, Any], complete: bool = False) 
     """
     text = (CONF / f"{name}.yaml").read_text()
     about = "\n".join(line[2:] for line in re.match(r"(#.*\n)*", text)[0].splitlines())
-    own = sorted(describe(verb.settings) if verb.settings else (), key=lambda setting: not setting.group)
+    own_settings = sorted(describe(verb.settings) if verb.settings else (), key=lambda setting: not setting.group)
     settings = [setting for setting in describe(Config) if verb.groups is None or setting.group in verb.groups]
     brief = verb.groups is None and not complete
     if brief:
         settings = [setting for setting in settings if setting.key in USUAL]
-    width = max((len(setting.key) for setting in [*own, *settings]), default=0)
+    width = max((len(setting.key) for setting in [*own_settings, *settings]), default=0)
     blocks = [f"mxscale {name}: {verb.summary}", about]
-    for title, part in ((name, own), ("general", settings)):
+    for title, part in ((name, own_settings), ("general", settings)):
         for group, listed in groupby(part, key=lambda setting, title=title: setting.group or title):
             lines = [line for setting in listed for line in _lines(setting, values.get(setting.key), width)]
             blocks.append("\n".join([f"{group}:", *lines]))

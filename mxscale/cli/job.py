@@ -39,25 +39,25 @@ class RecordOverrides(Hook):
         write_text(path, yaml.safe_dump({**earlier, context.attempt: typed}, sort_keys=False))
 
 
-def execute(composed, overrides, cell=None) -> Status:
+def execute(composed, overrides, trial=None) -> Status:
     """Execute the run that Hydra composed, print its error if it is refused, and return its status.
 
     Args:
         overrides: The command line, for a resume and a rerun.
-        cell: The cell of the sweep that the run is.
+        trial: The trial of a sweep that the run is.
     """
     typed = RecordOverrides(overrides)
     try:
         values = OmegaConf.to_container(composed, resolve=True)
         check_group("sweep", values["sweep"])
-        if cell:
-            values, overrides = cell.settings(RESUMABLE)
+        if trial:
+            values, overrides = trial.settings(RESUMABLE)
         elif values["sweep"]["resume"]:
             raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
         config, run, recorded = configure(values, overrides)
         claims.check(config.claims)
         after_run.check(config.tracking)
-        hooks = [Rerun(recorded), RecordFindings(), typed, *([cell] if cell else [])]
+        hooks = [Rerun(recorded), RecordFindings(), typed, *([trial] if trial else [])]
         status = launcher.execute(config, run, hooks)
         if status.state == FINISHED and typed.run:
             after_run.register(typed.run, config.runs, config.tracking)

@@ -76,9 +76,9 @@ def execute(name: str, *arguments: str) -> int:
         return refuse(str(error))
     if name not in VERBS:
         return refuse(f"mxscale {name}{nearest(name, VERBS, listed=list(VERBS))}")
-    if asked := HELP & set(arguments):
+    if flags := HELP & set(arguments):
         settings = [canonical(argument) for argument in arguments if "=" in argument and argument not in HELP]
-        return show_help(name, settings, complete="--help=all" in asked)
+        return show_help(name, settings, complete="--help=all" in flags)
     return run(VERBS[name], name, list(arguments))
 
 
@@ -171,20 +171,20 @@ def canonical(argument: str) -> str:
     name, _, value = argument.partition("=")
     if name.lstrip("+") != "rerun":
         return argument
-    return f"rerun.run={re.sub(r'(?<![^,])[0-9a-f]{32}(?![^,])', lambda found: repr(found[0]), value)}"
+    return f"rerun.run={re.sub(r'(?<![^,])[0-9a-f]{32}(?![^,])', lambda match: repr(match[0]), value)}"
 
 
 def keyed(verb: Verb, arguments: List[str]) -> List[str]:
     """Return the positional arguments of a verb as KEY='VALUE', and the others as they are."""
-    keys, rest, found = list(verb.positional), [], []
+    keys, rest, settings = list(verb.positional), [], []
     for argument in arguments:
         if not (keys or verb.rest) or re.match(r"[+~]*[\w.@]*=", argument):
-            found.append(argument)
+            settings.append(argument)
         elif keys:
-            found.append(f"{keys.pop(0)}={quoted(argument)}")
+            settings.append(f"{keys.pop(0)}={quoted(argument)}")
         else:
             rest.append(quoted(argument))
-    return [*found, f"{verb.rest}=[{','.join(rest)}]"] if rest else found
+    return [*settings, f"{verb.rest}=[{','.join(rest)}]"] if rest else settings
 
 
 def complete(arguments: List[str]) -> int:
@@ -212,11 +212,11 @@ def _perform(verb: Verb, name: str, composed) -> int:
     """Execute a verb that trains nothing with what Hydra composed, and return its exit status."""
     try:
         values = OmegaConf.to_container(composed, resolve=True)
-        own = checked({key: values.pop(key) for key in own_settings(name)}, verb.settings)
+        options = checked({key: values.pop(key) for key in own_settings(name)}, verb.settings)
         check_group("rerun", values["rerun"])
         if values["rerun"]["run"] is not None:
             raise ConfigError(f"rerun={values['rerun']['run']}: only `train` and `finetune` run a run again")
-        return verb.execute(values, own) or DONE
+        return verb.execute(values, options) or DONE
     except (ConfigError, OmegaConfBaseException) as error:
         return refuse(explain(error))
     except RunFailed as error:

@@ -148,7 +148,7 @@ def _run(composed, cell: Cell) -> Status:
 
 
 def open_multirun(config) -> "OpenSweep":
-    """Return the sweep that Hydra's settings describe, and direct Hydra's cells to its directory."""
+    """Return the sweep that Hydra's settings describe, and direct Hydra's trials to its directory."""
     typed = OmegaConf.to_container(config.hydra.overrides.task)
     values = OmegaConf.to_container(composition.of_run(config), resolve=True)
     check_group("budget", values["budget"])
@@ -162,8 +162,8 @@ def open_multirun(config) -> "OpenSweep":
         # A terminal sends these signals to all processes of a command. The processes that submitit starts inherit
         # the mask and do not receive them; here the thread of OpenSweep does, and Python handles them.
         signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL)
-    # Every cell composes its settings from these overrides and its own. A resume in another order would number the
-    # cells otherwise
+    # Every trial composes its settings from these overrides and its own. A resume in another order would number the
+    # trials otherwise
     config.hydra.overrides.task = cells.in_order(typed, opened.sweep.facts()["order"])
     config.hydra.sweep.dir = str(opened.sweep)
     config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(str(opened.sweep))}")
@@ -173,7 +173,7 @@ def open_multirun(config) -> "OpenSweep":
 
 
 class OpenSweep:
-    """A sweep in its own process, from before the first cell until after the last."""
+    """A sweep in its own process, from before the first trial until after the last."""
 
     def __init__(self, values: dict, typed: List[str], facts: dict):
         """The arguments are those of `begin`."""
@@ -186,7 +186,7 @@ class OpenSweep:
             self._until_closed = opened.pop_all()
 
     def close(self) -> List[int]:
-        """Conclude the sweep and return its exit status; none if it was refused before its first cell and removed."""
+        """Conclude the sweep and return its exit status; none if it was refused before its first trial and removed."""
         with self._until_closed:
             if self.begun() or self.signals.reason or self.sweep.attempt > 1:
                 return [conclusion.end(self.sweep, self.tracking, self.signals.reason, lambda: self.signals.urgent)]
@@ -194,28 +194,28 @@ class OpenSweep:
         return []
 
     def begun(self) -> bool:
-        """Return whether a cell of this attempt has started."""
+        """Return whether a trial of this attempt has started."""
         return any(cell.attempt == self.sweep.attempt for cell in self.sweep.cell_records())
 
     def ended_early(self, error: Exception) -> int:
-        """Print why the sweep ended before its last cell, and return the exit status."""
+        """Print why the sweep ended before its last trial, and return the exit status."""
         if self.signals.reason:
             return INTERRUPTED
-        if "No trials are completed" not in str(error):  # Optuna's error if every cell failed
+        if "No trials are completed" not in str(error):  # Optuna's error if every trial failed
             traceback.print_exception(type(error), error, error.__traceback__)
             echo(f"error: the sweep ended early: {explain(error)}", sys.stderr)
         return FAILURE
 
 
 class SweepSignals(Signals):
-    """A stop request to the sweep, passed on to cells in other processes through the file `stop`."""
+    """A stop request to the sweep, passed on to trials in other processes through the file `stop`."""
 
     def __init__(self, sweep: SweepDirectory):
         super().__init__()
         self.sweep, self.requests = sweep, []
 
     def _handle(self, number, frame):
-        if self.urgent:  # the third request: do not wait for cells in a queue
+        if self.urgent:  # the third request: do not wait for trials in a queue
             raise KeyboardInterrupt
         before = self.reason, self.urgent
         super()._handle(number, frame)
@@ -227,7 +227,7 @@ class SweepSignals(Signals):
 def suit(hydra, objective: List[str]) -> None:
     """Set defaults of the Optuna sweeper that the command line does not set.
 
-    Directions follow sweep.objective. A failed cell does not end the sweep. A seeded sampler proposes the same cells
+    Directions follow sweep.objective. A failed trial does not end the sweep. A seeded sampler proposes the same trials
     again for the same results; sweep.resume=true relies on this.
     """
     if hydra.sweeper.get("storage"):
@@ -235,7 +235,7 @@ def suit(hydra, objective: List[str]) -> None:
             f"hydra.sweeper.storage={hydra.sweeper.storage}: Optuna 2.10 can't use the SQLAlchemy that MLflow brings; "
             "leave it out: the sweep directory keeps the results, and sweep.resume=true resumes the sweep"
         )
-    sweeper, given = hydra.sweeper, [override.partition("=")[0] for override in hydra.overrides.hydra]
+    sweeper, typed = hydra.sweeper, [override.partition("=")[0] for override in hydra.overrides.hydra]
     suited = {
         "direction": [DIRECTIONS.get(name) for name in objective],
         "max_failure_rate": 1.0,
@@ -244,12 +244,12 @@ def suit(hydra, objective: List[str]) -> None:
     for key, value in suited.items():
         *group, last = key.split(".")
         node = OmegaConf.select(sweeper, ".".join(group)) if group else sweeper
-        if node is not None and last in node and f"hydra.sweeper.{key}" not in given:
+        if node is not None and last in node and f"hydra.sweeper.{key}" not in typed:
             node[last] = value
 
 
 def facts_of(config, typed: List[str]) -> dict:
-    """Return what sweep.json records of the command line. Raises ConfigError if it defines no cell."""
+    """Return what sweep.json records of the command line. Raises ConfigError if it defines no trial."""
     sweeper = config.hydra.sweeper
     for key in ("n_trials", "n_jobs", "max_batch_size"):  # each sweeper has some of them
         value = sweeper.get(key)
@@ -278,14 +278,14 @@ def facts_of(config, typed: List[str]) -> dict:
 
 
 def at_a_time(launcher: str, jobs: Optional[int], most: int) -> int:
-    """Return how many cells share this machine. most: the number of cells of a batch."""
+    """Return how many trials share this machine. most: the number of trials of a batch."""
     if launcher == "joblib":
         return min(most, available_cores() if jobs is None or jobs < 0 else max(1, jobs))
     return most if launcher == "submitit_local" else 1  # Slurm gives each its own cores
 
 
 def conceal(path: Path) -> None:
-    """Remove passwords from multirun.yaml, which Hydra writes before the first cell."""
+    """Remove passwords from multirun.yaml, which Hydra writes before the first trial."""
     text = path.read_text() if path.exists() else ""
     if redact(text) != text:
         write_text(path, redact(text))

@@ -77,8 +77,8 @@ class Budget:
     @property
     def bounds(self) -> Dict[str, float]:
         """The limits that are set: {"usd": ..., "eur": ...}."""
-        given = {"usd": self.max_usd, "eur": self.max_eur}
-        return {currency: most for currency, most in given.items() if most is not None}
+        limits = {"usd": self.max_usd, "eur": self.max_eur}
+        return {currency: most for currency, most in limits.items() if most is not None}
 
 
 @dataclass(frozen=True)

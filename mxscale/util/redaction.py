@@ -46,12 +46,12 @@ def _without_users(line: str) -> str:
     return USER.sub(_masked, line[:end]) + line[end:]
 
 
-def _masked(found: re.Match) -> str:
-    begin, user, password = found.groups()
+def _masked(match: re.Match) -> str:
+    begin, user, password = match.groups()
     if password and password[1:2] not in ("", "@"):
         return f"{begin}{user}:{MASK}@"
     is_token = password and (user or password != "@") and not user.startswith(MASK)
-    return f"{begin}{MASK}@" if is_token else found[0]
+    return f"{begin}{MASK}@" if is_token else match[0]
 
 
 def redact_address(address: str) -> str:
@@ -66,4 +66,4 @@ def excerpt(text: str) -> str:
 
 def shown(text: str) -> str:
     r"""Return the text for a terminal: redacted, control characters such as ESC written as \x1b."""
-    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], redact(text))
+    return CONTROL.sub(lambda match: ascii(match[0])[1:-1], redact(text))
