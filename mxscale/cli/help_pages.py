@@ -23,7 +23,7 @@ examples:
 
 `mxscale VERB --help` lists the settings of a verb. Settings follow Hydra's grammar: KEY=VALUE, GROUP=CHOICE (a file of
 conf/GROUP/, or model=NETWORK), lists in quotes ('plan.nodes=[1,2]'); `-m` sweeps over KEY=A,B with train and finetune;
-`--cfg job` prints the composed settings. Shell completion: eval "$(mxscale -sc install=bash)".
+`--cfg job` prints the composed settings.
 Documentation: docs/README.md"""
 
 # The settings of a training that most users give; the others are in --help=all.

@@ -6,7 +6,6 @@ import re
 import sys
 from typing import List, Optional
 
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
@@ -67,8 +66,6 @@ def execute(name: str, *arguments: str) -> int:
         return show(help_pages.overview(VERBS))
     if name == "--version":
         return show(f"mxscale {__version__}")
-    if name in ("-sc", "--shell-completion"):
-        return complete(list(arguments))
     try:
         variables.clean(os.environ)
         check_working_directory()
@@ -79,7 +76,11 @@ def execute(name: str, *arguments: str) -> int:
     if flags := HELP & set(arguments):
         settings = [canonical(argument) for argument in arguments if "=" in argument and argument not in HELP]
         return show_help(name, settings, complete="--help=all" in flags)
-    return run(VERBS[name], name, list(arguments))
+    try:
+        with composition.hydra_started():
+            return run(VERBS[name], name, list(arguments))
+    except KeyboardInterrupt:  # before a run handles the signals
+        return INTERRUPTED
 
 
 def open_closed_streams() -> None:
@@ -123,27 +124,23 @@ def show_help(name: str, settings: List[str], complete: bool) -> int:
 
 def run(verb: Verb, name: str, arguments: List[str]) -> int:
     """Compose the settings of a verb, execute it, and return the exit status."""
-    session = multirun.begin_session()
-    settings = []
+    session, settings = multirun.begin_session(), []
     try:
-        with composition.hydra_started():
-            try:
-                options = Options().parse_intermixed_args(arguments)
-                settings = overrides(verb, name, options)
-                config = composition.compose(name, settings, RunMode.MULTIRUN if options.multirun else RunMode.RUN)
-            except Exception as error:  # Hydra raises many types
-                return refuse(explain(error, own_settings(name), settings))
-            if options.cfg:
-                return show(OmegaConf.to_yaml(composition.of_run(config)).rstrip())
-            if options.multirun:
-                return multirun.run(config)
-            HydraConfig.instance().set_config(config)
-            if verb.execute:
-                return _perform(verb, name, composition.of_run(config))
-            session.trains = True
-            return job.execute(composition.of_run(config), OmegaConf.to_container(config.hydra.overrides.task)).exit
-    except KeyboardInterrupt:  # before a run handles the signals
-        return INTERRUPTED
+        options = Options().parse_intermixed_args(arguments)
+        settings = overrides(verb, name, options)
+        config = composition.compose(name, settings, RunMode.MULTIRUN if options.multirun else RunMode.RUN)
+    except Exception as error:  # Hydra raises many types
+        return refuse(explain(error, own_settings(name), settings))
+    composed = composition.of_run(config)
+    if options.cfg:
+        return show(OmegaConf.to_yaml(composed).rstrip())
+    if options.multirun:
+        return multirun.run(config)
+    HydraConfig.instance().set_config(config)
+    if verb.execute:
+        return _perform(verb, name, composed)
+    session.trains = True
+    return job.execute(composed, OmegaConf.to_container(config.hydra.overrides.task)).exit
 
 
 def overrides(verb: Verb, name: str, options: argparse.Namespace) -> List[str]:
@@ -185,27 +182,6 @@ def keyed(verb: Verb, arguments: List[str]) -> List[str]:
         else:
             rest.append(quoted(argument))
     return [*settings, f"{verb.rest}=[{','.join(rest)}]"] if rest else settings
-
-
-def complete(arguments: List[str]) -> int:
-    """Print what Hydra's completion script of a shell asks for, and return the exit status.
-
-    The verbs are completed here, the rest of a line by Hydra as for a script without verbs.
-    """
-    verb = "train"
-    if any(argument.startswith("query=") for argument in arguments):  # install=SHELL prints the script
-        line = os.environ.get("COMP_LINE", "")
-        words = line.split(None, 2)
-        if len(words) < 2 or words[1] not in VERBS or line.endswith(words[1]):
-            return show(" ".join(VERBS))
-        verb = words[1]
-        os.environ["COMP_LINE"] = f"mxscale {''.join(words[2:])}"
-    with composition.hydra_started():
-        try:
-            GlobalHydra.instance().hydra.shell_completion(verb, arguments)
-        except ValueError as error:  # another shell
-            return refuse(str(error))
-    return DONE
 
 
 def _perform(verb: Verb, name: str, composed) -> int:

@@ -1,4 +1,4 @@
-"""The command line: the table of verbs, help, version, completion, and the installed package."""
+"""The command line: the table of verbs, help, version, and the installed package."""
 
 import os
 import pickle
@@ -140,24 +140,6 @@ def test_settings_and_options_come_in_any_order(capsys):
 )
 def test_an_option_without_effect_is_refused(capsys, argv, line):
     assert command_error(capsys, *argv).startswith(f"error: {line}")
-
-
-# What Hydra's function for bash calls, with the line as typed so far
-@pytest.mark.parametrize(
-    "line, expected",
-    [
-        ("mxscale ", {"train", "test-io"}),
-        ("mxscale pl", {"plan"}),
-        ("mxscale plan", {"plan"}),
-        ("mxscale plan data=cifar", {"data=cifar10", "data=cifar100"}),
-        ("mxscale plan plan.budget_", {"plan.budget_usd=", "plan.budget_eur="}),
-        ("mxscale train optimizer.l", {"optimizer.lr="}),
-        ("mxscale train model=squeeze", {"model=squeezenet1.0", "model=squeezenet1.1"}),
-    ],
-)
-def test_completion_answers_verbs_groups_and_keys(capsys, monkeypatch, line, expected):
-    monkeypatch.setenv("COMP_LINE", line)
-    assert expected <= set(output_of(capsys, "-sc", "query=bash").split())
 
 
 @pytest.mark.slow

@@ -155,7 +155,7 @@ def test_a_run_logs_its_best_checkpoint_on_a_server(cli, server, capfd):
     import mlflow
 
     ended = cli("train", "tracking=mlflow", f"tracking.uri={server.uri}", "launch.ranks=1")
-    logged_by = cli("register", str(ended.run), f"tracking.uri={server.uri}", small=False)
+    logged_by = cli("register", f"source={ended.run}", f"tracking.uri={server.uri}", small=False)
     run_id, client = ended.run.read("tracking.json")["run_id"], mlflow.MlflowClient(server.uri)
     recorded = client.get_run(run_id)
     (output,) = recorded.outputs.model_outputs
