@@ -236,11 +236,7 @@ def suit(hydra, objective: List[str]) -> None:
             "leave it out: the sweep directory keeps the results, and sweep.resume=true resumes the sweep"
         )
     sweeper, typed = hydra.sweeper, [override.partition("=")[0] for override in hydra.overrides.hydra]
-    suited = {
-        "direction": [DIRECTIONS.get(name) for name in objective],
-        "max_failure_rate": 1.0,
-        "sampler.seed": 1,
-    }
+    suited = {"direction": [DIRECTIONS.get(name) for name in objective], "max_failure_rate": 1.0, "sampler.seed": 1}
     for key, value in suited.items():
         *group, last = key.split(".")
         node = OmegaConf.select(sweeper, ".".join(group)) if group else sweeper

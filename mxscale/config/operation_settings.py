@@ -20,8 +20,7 @@ class Launch:
         low=1,
     )
     hosts: Any = setting(
-        None,
-        "hosts and ranks such as [a:4,b:4], a hostfile, or compose (docker-compose.yml); null: this machine",
+        None, "hosts and ranks such as [a:4,b:4], a hostfile, or compose (docker-compose.yml); null: this machine"
     )
     device: str = setting("auto", "device of each rank", choices=("auto", "cpu", "gpu"))
     threads: Optional[int] = setting(None, "OpenMP threads per rank; null: cores / ranks", low=1, high=1024)

@@ -13,10 +13,7 @@ BEGIN = r"(?:(?<!/)//(?:(?<!sqlite://)/+)?|uri['\"]?[=:](?!['\"\s]*[\w+.-]*:?//)
 PORT = r"(?:(?<=http://)|(?<=https://))[^:/@\s]*:\d{1,5}(?:/|\s|$)"  # what follows is a path, which may have an @
 # A password that is not percent-encoded may have / and @, so it ends at the last @ of the word; it may have spaces too.
 # Each match takes the user's name even if no password follows, so that no character is searched from two beginnings.
-USER = re.compile(
-    rf"({BEGIN})(?!{PORT})([^:/@\s]*)(@|:@(?:\S+@)?|:(?:\S+@|[^@]+@(?:\S*@)?))?",
-    re.IGNORECASE,
-)
+USER = re.compile(rf"({BEGIN})(?!{PORT})([^:/@\s]*)(@|:@(?:\S+@)?|:(?:\S+@|[^@]+@(?:\S*@)?))?", re.IGNORECASE)
 # The last character may belong to the text around the address
 FIELD = re.compile(rf"({SECRET}|[?&]key)(=|%3D)[^&\s]*[^&\s'\",;:)\]}}]", re.IGNORECASE)
 # Variables of the environment that hold a password or a key. A shorter value may be an ordinary word of the text.
