@@ -83,7 +83,8 @@ def _collection(value, origin, arguments, where, record):
     if origin is dict and isinstance(value, dict):
         return {key: convert(inner, arguments[1], f"{where}.{key}".lstrip("."), record) for key, inner in value.items()}
     if origin is not dict and isinstance(value, (list, tuple)):
-        return origin(convert(element, arguments[0], f"{where}[{n}]", record) for n, element in enumerate(value))
+        names = (f"{where}[{number}]" if record else where for number in range(len(value)))
+        return origin(convert(element, arguments[0], name, record) for name, element in zip(names, value))
     example = "mapping such as {a:1}" if origin is dict else f"list such as {'[a,b]' if str in arguments else '[1,2]'}"
     raise ConfigError(f"{where}={_shown(value, record)}: expected a {example}")
 

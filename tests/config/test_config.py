@@ -69,7 +69,7 @@ def test_an_unknown_key_suggests_the_nearest(values, message):
         ("data.augment.flip", 1, "data.augment.flip=1: expected true or false"),
         ("name", True, "name=True: expected a string"),
         ("data.mean", 3, "data.mean=3: expected a list such as [1,2]"),
-        ("data.mean", [1, "a", 3], "data.mean[1]=a: expected a number"),
+        ("data.mean", [1, "a", 3], "data.mean=a: expected a number"),
         ("data.mean", None, "data.mean=null: expected a list such as [1,2]"),
         ("optimizer.params", [1], "optimizer.params=[1]: expected a mapping such as {a:1}"),
         ("batch", 32, "batch=32: a group of settings: give batch.KEY=VALUE"),
