@@ -2,7 +2,7 @@
 
 import re
 import sys
-from typing import Optional
+from typing import Iterable, Optional
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.object_type import ObjectType
@@ -25,11 +25,12 @@ def refuse(line: str) -> int:
     return REFUSED
 
 
-def explain(error: Exception, own: Optional[dict] = None) -> str:
+def explain(error: Exception, own: Optional[dict] = None, typed: Iterable[str] = ()) -> str:
     """Return an error of the command line as one line, with the nearest valid name or the expected form.
 
     Args:
         own: The settings of the verb in addition to those of a run, with their defaults.
+        typed: The settings of the command line.
     """
     text = str(error).strip()
     if isinstance(error, ConfigError):
@@ -44,23 +45,20 @@ def explain(error: Exception, own: Optional[dict] = None) -> str:
         return f"{error.full_key}: {text.splitlines()[0].rpartition('interpolation: ')[2]}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {_expected_form(error.override)}"
-    return _of_composition(text, defaults)
+    return _of_composition(text, defaults, typed)
 
 
-def _of_composition(text: str, defaults: dict) -> str:
+def _of_composition(text: str, defaults: dict, typed: Iterable[str]) -> str:
     """Return Hydra's message on composing the settings as one line."""
     ambiguous = re.search(r"Ambiguous value for argument '([^=]+)=(.*)'", text)
     if ambiguous:
         key, value = ambiguous.groups()
         return f"{key}={value}: write a list as '{key}=[{value}]'; to sweep over the values, add -m"
-    deleted = re.search(r"Could not delete from config. '([^']+)'", text)
-    if deleted:
-        return f"~{deleted[1]}: can't be deleted; set {deleted[1]}=null"
     unknown = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' is not in struct", text)
     if unknown and unknown[1] not in defaults:
         near = nearest(unknown[1], [*flatten(defaults), *defaults], listed=defaults)
         return removed.refusal(unknown[1]) or f"unknown key {unknown[1]}{near}"
-    choiceless = [word for word in sys.argv[1:] if _names_no_choice(word)]
+    choiceless = [word for word in typed if _names_no_choice(word)]
     if choiceless and (unknown or re.search("Config group|is not iterable|resolving interpolation", text)):
         return f"{' '.join(choiceless)}: expected the name of a choice of the group, such as data=digits"
     merging = re.search(r"Error merging override (\w+)=(.*)", text)

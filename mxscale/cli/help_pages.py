@@ -5,12 +5,9 @@ import textwrap
 from itertools import groupby
 from typing import Any, Dict, List
 
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
-
 from mxscale.cli import CONF
 from mxscale.cli.verbs import Verb
-from mxscale.config.schema import Config, flatten
+from mxscale.config.schema import Config
 from mxscale.config.setting import Description, describe
 
 WIDTH = 118
@@ -26,7 +23,7 @@ examples:
 
 `mxscale VERB --help` lists the settings of a verb. Settings follow Hydra's grammar: KEY=VALUE, GROUP=CHOICE (a file of
 conf/GROUP/, or model=NETWORK), lists in quotes ('plan.nodes=[1,2]'); `-m` sweeps over KEY=A,B with train and finetune;
-`--cfg job` prints the composed settings. Shell completion: eval "$(mxscale -sc install=bash)".
+`--cfg job` prints the composed settings.
 Documentation: docs/README.md"""
 
 # The settings of a training that most users give; the others are in --help=all.
@@ -50,29 +47,23 @@ def overview(verbs: Dict[str, Verb]) -> str:
     return USAGE.format(verbs="\n\n".join(blocks))
 
 
-def composed(name: str, overrides: List[str]) -> Dict[str, Any]:
-    """Return the settings of a verb as Hydra composes them, by dotted key. Raises what Hydra raises."""
-    with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
-        return flatten(OmegaConf.to_container(compose(name, overrides), resolve=True))
-
-
 def page(name: str, verb: Verb, values: Dict[str, Any], complete: bool = False) -> str:
     """Return the help of a verb: its examples and its settings by group, with value, unit, meaning and valid values.
 
     Args:
-        values: The composed settings, see `composed`.
+        values: The composed settings by dotted key.
         complete: List all settings of a run that the verb uses, not the usual ones alone.
     """
     text = (CONF / f"{name}.yaml").read_text()
     about = "\n".join(line[2:] for line in re.match(r"(#.*\n)*", text)[0].splitlines())
-    own = sorted(describe(verb.settings) if verb.settings else (), key=lambda setting: not setting.group)
+    own_settings = sorted(describe(verb.settings) if verb.settings else (), key=lambda setting: not setting.group)
     settings = [setting for setting in describe(Config) if verb.groups is None or setting.group in verb.groups]
     brief = verb.groups is None and not complete
     if brief:
         settings = [setting for setting in settings if setting.key in USUAL]
-    width = max((len(setting.key) for setting in [*own, *settings]), default=0)
+    width = max((len(setting.key) for setting in [*own_settings, *settings]), default=0)
     blocks = [f"mxscale {name}: {verb.summary}", about]
-    for title, part in ((name, own), ("general", settings)):
+    for title, part in ((name, own_settings), ("general", settings)):
         for group, listed in groupby(part, key=lambda setting, title=title: setting.group or title):
             lines = [line for setting in listed for line in _lines(setting, values.get(setting.key), width)]
             blocks.append("\n".join([f"{group}:", *lines]))

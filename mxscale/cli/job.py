@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from mxscale.cli import after_run
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.settings import RESUMABLE, configure
-from mxscale.config.schema import Config, check_group, filled, to_dict
+from mxscale.config.typed import check_group
 from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as launcher
 from mxscale.launcher.context import Hook
@@ -39,28 +39,28 @@ class RecordOverrides(Hook):
         write_text(path, yaml.safe_dump({**earlier, context.attempt: typed}, sort_keys=False))
 
 
-def execute(composed, overrides, cell=None) -> Status:
+def execute(composed, overrides, trial=None) -> Status:
     """Execute the run that Hydra composed, print its error if it is refused, and return its status.
 
     Args:
         overrides: The command line, for a resume and a rerun.
-        cell: The cell of the sweep that the run is.
+        trial: The trial of a sweep that the run is.
     """
     typed = RecordOverrides(overrides)
     try:
-        values = filled(OmegaConf.to_container(composed, resolve=True), to_dict(Config()))
+        values = OmegaConf.to_container(composed, resolve=True)
         check_group("sweep", values["sweep"])
-        if cell:
-            values, overrides = cell.settings(RESUMABLE)
+        if trial:
+            values, overrides = trial.settings(RESUMABLE)
         elif values["sweep"]["resume"]:
             raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
         config, run, recorded = configure(values, overrides)
         claims.check(config.claims)
-        after_run.check(config)
-        hooks = [Rerun(recorded), RecordFindings(), typed, *([cell] if cell else [])]
+        after_run.check(config.tracking)
+        hooks = [Rerun(recorded), RecordFindings(), typed, *([trial] if trial else [])]
         status = launcher.execute(config, run, hooks)
         if status.state == FINISHED and typed.run:
-            after_run.follow_up(typed.run, config)
+            after_run.register(typed.run, config.runs, config.tracking)
         return status
     except (ConfigError, OmegaConfBaseException) as error:
         line = shown(explain(error))

@@ -1,4 +1,4 @@
-"""Hydra's multirun: the sweep directory before the first cell, one cell, the end of the sweep. See sweep/sweep.py."""
+"""A sweep with Hydra's sweepers and launchers: its directory, one trial, the end of the sweep. See sweep/sweep.py."""
 
 import os
 import signal
@@ -10,20 +10,27 @@ from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, List, Optional
+from typing import List, Optional
 
+from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.experimental.callback import Callback
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from mxscale.cli import composition, job
 from mxscale.cli.explain import explain, refuse
-from mxscale.config.schema import Config, check_group, filled, from_dict, to_dict
+from mxscale.config.schema import from_dict
+from mxscale.config.typed import check_group
 from mxscale.config.validation import validate
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.description import ROOT
 from mxscale.launcher.alive import kept_alive
+from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
 from mxscale.rundir import guards
@@ -46,14 +53,13 @@ DIRECTIONS = {"accuracy": "maximize", "cost": "minimize"}  # of the names in swe
 class Session:
     """What an invocation of the command line has run so far."""
 
-    statuses: List[int] = field(default_factory=list)  # exit statuses: of one run, or of the cells of a sweep
-    stopped: bool = False  # a stop request ended a run: no further cell starts
+    statuses: List[int] = field(default_factory=list)  # exit statuses of the trials of a sweep
+    stopped: bool = False  # a stop request ended a run: no further trial starts
     trains: bool = False  # a run has begun, whose record is its directory, not what is printed
-    sweep: Optional["OpenSweep"] = None  # in the sweep's own process
 
 
-# Hydra creates its callbacks and calls the task function itself, in other processes too (joblib, submitit), without an
-# object of ours. A context variable holds the session of the invocation.
+# Hydra's launchers call `trial` themselves, in other processes too (joblib, submitit), without an object of ours. A
+# context variable holds the session of the invocation.
 _SESSION: ContextVar[Session] = ContextVar("session")
 
 
@@ -69,27 +75,82 @@ def current_session() -> Session:
     return _SESSION.get(None) or begin_session()
 
 
-class SweepCallback(Callback):
-    """Creates the sweep's directory before the first cell. Hydra makes it from its name in conf/train.yaml.
+def run(config) -> int:
+    """Run the sweep that Hydra composed, and return its exit status: the highest of its trials and of its end."""
+    statuses = begin_session().statuses
+    try:
+        opened = open_multirun(config)
+    except (ConfigError, OSError, OmegaConfBaseException) as error:
+        return refuse(explain(error))
+    try:
+        context = HydraContext(GlobalHydra.instance().config_loader(), Callbacks(config))
+        sweeper = Plugins.instance().instantiate_sweeper(config=config, hydra_context=context, task_function=trial)
+        sweeper.sweep(OmegaConf.to_container(config.hydra.overrides.task))
+    except KeyboardInterrupt:
+        statuses.append(INTERRUPTED)
+    except Exception as error:
+        statuses.append(opened.ended_early(error) if opened.begun() else refuse(explain(error)))
+    finally:
+        statuses.extend(opened.close())
+    return max(statuses, default=DONE)
 
-    It has no state, because launchers send it to the processes of the cells.
+
+def trial(composed):
+    """Run the trial that Hydra composed, unless an earlier attempt finished it.
+
+    Hydra's launchers call it, in other processes too.
+
+    Returns:
+        The values of sweep.objective for the sweeper.
     """
+    session = current_session()
+    if session.stopped:  # a stop request holds for the whole sweep
+        return None
+    since = time.time() if session.trains else None  # the cost of the first trial starts with the process
+    session.trains = True
+    session.statuses.append(FAILURE)  # until the run has ended
+    cell = _cell_of(composed, HydraConfig.get(), since)
+    if cell.sweep.stop_reason():
+        status, objective = Status(KILLED, exit=INTERRUPTED), None  # it has not started
+    else:
+        status, objective = _run(composed, cell), cell.result()
+    session.statuses[-1] = status.exit
+    session.stopped = status.exit == INTERRUPTED and status.reason != BUDGET  # a budget is one run's
+    return objective
 
-    def on_multirun_start(self, config, **_) -> None:
+
+def _cell_of(composed, hydra, since: Optional[float]) -> Cell:
+    """Return the trial of the settings that Hydra composed, hydra being its own settings."""
+    try:
+        values = OmegaConf.to_container(composed, resolve=True)
+    except OmegaConfBaseException:  # such as an unknown ${key}: `job` refuses the trial, and the others run
+        values = OmegaConf.to_container(composed)
+    sweep = SweepDirectory(hydra.sweep.dir)
+    conceal(sweep.path / "multirun.yaml")
+    typed = OmegaConf.to_container(hydra.overrides.task)
+    return Cell(sweep, hydra.job.num, values, typed, since)
+
+
+def _run(composed, cell: Cell) -> Status:
+    name = f"trial {cell.record.number} {cell.record.name}"
+    if cell.finished_before():
+        echo(f"{name} already finished: {cell.record.run}")
+        return Status(FINISHED, exit=DONE)
+    echo(name)
+    with cell.following_stop_requests():
         try:
-            current_session().sweep = open_multirun(config)
-        except (ConfigError, OSError, OmegaConfBaseException) as error:
-            sys.exit(refuse(explain(error)))
-        except Exception:  # Hydra would print a warning and continue
+            status = job.execute(composed, cell.typed, cell)
+        except Exception as error:  # a bug: the other trials run
             traceback.print_exc()
-            sys.exit(FAILURE)
+            status = Status(FAILED, exit=FAILURE, error=f"{type(error).__name__}: {error}")
+    cell.record_end(status)
+    return status
 
 
 def open_multirun(config) -> "OpenSweep":
-    """Return the sweep that Hydra's settings describe, and direct Hydra's cells to its directory."""
+    """Return the sweep that Hydra's settings describe, and direct Hydra's trials to its directory."""
     typed = OmegaConf.to_container(config.hydra.overrides.task)
-    run_config = OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
-    values = filled(OmegaConf.to_container(run_config, resolve=True), to_dict(Config()))
+    values = OmegaConf.to_container(composition.of_run(config), resolve=True)
     check_group("budget", values["budget"])
     if values["budget"]["dry_run"]:
         raise ConfigError("budget.dry_run=true with -m: it estimates one run at a time")
@@ -101,8 +162,8 @@ def open_multirun(config) -> "OpenSweep":
         # A terminal sends these signals to all processes of a command. The processes that submitit starts inherit
         # the mask and do not receive them; here the thread of OpenSweep does, and Python handles them.
         signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL)
-    # Every cell composes its settings from these overrides and its own. A resume in another order would number the
-    # cells otherwise
+    # Every trial composes its settings from these overrides and its own. A resume in another order would number the
+    # trials otherwise
     config.hydra.overrides.task = cells.in_order(typed, opened.sweep.facts()["order"])
     config.hydra.sweep.dir = str(opened.sweep)
     config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(str(opened.sweep))}")
@@ -112,7 +173,7 @@ def open_multirun(config) -> "OpenSweep":
 
 
 class OpenSweep:
-    """A sweep in its own process, from before the first cell until after the last."""
+    """A sweep in its own process, from before the first trial until after the last."""
 
     def __init__(self, values: dict, typed: List[str], facts: dict):
         """The arguments are those of `begin`."""
@@ -125,7 +186,7 @@ class OpenSweep:
             self._until_closed = opened.pop_all()
 
     def close(self) -> List[int]:
-        """Conclude the sweep and return its exit status; none if it was refused before its first cell and removed."""
+        """Conclude the sweep and return its exit status; none if it was refused before its first trial and removed."""
         with self._until_closed:
             if self.begun() or self.signals.reason or self.sweep.attempt > 1:
                 return [conclusion.end(self.sweep, self.tracking, self.signals.reason, lambda: self.signals.urgent)]
@@ -133,28 +194,28 @@ class OpenSweep:
         return []
 
     def begun(self) -> bool:
-        """Return whether a cell of this attempt has started."""
+        """Return whether a trial of this attempt has started."""
         return any(cell.attempt == self.sweep.attempt for cell in self.sweep.cell_records())
 
     def ended_early(self, error: Exception) -> int:
-        """Print why the sweep ended before its last cell, and return the exit status."""
+        """Print why the sweep ended before its last trial, and return the exit status."""
         if self.signals.reason:
             return INTERRUPTED
-        if "No trials are completed" not in str(error):  # Optuna's error if every cell failed
+        if "No trials are completed" not in str(error):  # Optuna's error if every trial failed
             traceback.print_exception(type(error), error, error.__traceback__)
             echo(f"error: the sweep ended early: {explain(error)}", sys.stderr)
         return FAILURE
 
 
 class SweepSignals(Signals):
-    """A stop request to the sweep, passed on to cells in other processes through the file `stop`."""
+    """A stop request to the sweep, passed on to trials in other processes through the file `stop`."""
 
     def __init__(self, sweep: SweepDirectory):
         super().__init__()
         self.sweep, self.requests = sweep, []
 
     def _handle(self, number, frame):
-        if self.urgent:  # the third request: do not wait for cells in a queue
+        if self.urgent:  # the third request: do not wait for trials in a queue
             raise KeyboardInterrupt
         before = self.reason, self.urgent
         super()._handle(number, frame)
@@ -166,7 +227,7 @@ class SweepSignals(Signals):
 def suit(hydra, objective: List[str]) -> None:
     """Set defaults of the Optuna sweeper that the command line does not set.
 
-    Directions follow sweep.objective. A failed cell does not end the sweep. A seeded sampler proposes the same cells
+    Directions follow sweep.objective. A failed trial does not end the sweep. A seeded sampler proposes the same trials
     again for the same results; sweep.resume=true relies on this.
     """
     if hydra.sweeper.get("storage"):
@@ -174,21 +235,17 @@ def suit(hydra, objective: List[str]) -> None:
             f"hydra.sweeper.storage={hydra.sweeper.storage}: Optuna 2.10 can't use the SQLAlchemy that MLflow brings; "
             "leave it out: the sweep directory keeps the results, and sweep.resume=true resumes the sweep"
         )
-    sweeper, given = hydra.sweeper, [override.partition("=")[0] for override in hydra.overrides.hydra]
-    suited = {
-        "direction": [DIRECTIONS.get(name) for name in objective],
-        "max_failure_rate": 1.0,
-        "sampler.seed": 1,
-    }
+    sweeper, typed = hydra.sweeper, [override.partition("=")[0] for override in hydra.overrides.hydra]
+    suited = {"direction": [DIRECTIONS.get(name) for name in objective], "max_failure_rate": 1.0, "sampler.seed": 1}
     for key, value in suited.items():
         *group, last = key.split(".")
         node = OmegaConf.select(sweeper, ".".join(group)) if group else sweeper
-        if node is not None and last in node and f"hydra.sweeper.{key}" not in given:
+        if node is not None and last in node and f"hydra.sweeper.{key}" not in typed:
             node[last] = value
 
 
 def facts_of(config, typed: List[str]) -> dict:
-    """Return what sweep.json records of the command line. Raises ConfigError if it defines no cell."""
+    """Return what sweep.json records of the command line. Raises ConfigError if it defines no trial."""
     sweeper = config.hydra.sweeper
     for key in ("n_trials", "n_jobs", "max_batch_size"):  # each sweeper has some of them
         value = sweeper.get(key)
@@ -199,15 +256,14 @@ def facts_of(config, typed: List[str]) -> dict:
     parameters = [f"{key}={value}" for key, value in (sweeper.get("params") or {}).items()]
     loader = GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else None  # for glob(*)
     parsed = OverridesParser.create(loader).parse_overrides([*parameters, *typed])
-    parsed = [each for each in parsed if each.is_sweep_override()]
-    swept = {each.get_key_element().lstrip("+"): redact(each.input_line).partition("=")[2] for each in parsed}
+    sweeps = [override for override in parsed if override.is_sweep_override()]
+    swept = {sweep.get_key_element().lstrip("+"): redact(sweep.input_line).partition("=")[2] for sweep in sweeps}
     count = 1
-    for each in parsed:
-        if each.is_discrete_sweep():
-            values = sum(1 for _ in each.sweep_string_iterator())
-            if not values:
-                raise ConfigError(f"{each.input_line}: the list of values is empty, so there is no trial to run")
-            count *= values
+    for sweep in filter(Override.is_discrete_sweep, sweeps):
+        values = sum(1 for _ in sweep.sweep_string_iterator())
+        if not values:
+            raise ConfigError(f"{sweep.input_line}: the list of values is empty, so there is no trial to run")
+        count *= values
     launcher = config.hydra.runtime.choices.get("hydra/launcher")
     kind = config.hydra.runtime.choices.get("hydra/sweeper")
     batch = sweeper.get("n_jobs") if kind == "optuna" else sweeper.get("max_batch_size")
@@ -218,49 +274,14 @@ def facts_of(config, typed: List[str]) -> dict:
 
 
 def at_a_time(launcher: str, jobs: Optional[int], most: int) -> int:
-    """Return how many cells share this machine. most: the number of cells of a batch."""
+    """Return how many trials share this machine. most: the number of trials of a batch."""
     if launcher == "joblib":
         return min(most, available_cores() if jobs is None or jobs < 0 else max(1, jobs))
     return most if launcher == "submitit_local" else 1  # Slurm gives each its own cores
 
 
 def conceal(path: Path) -> None:
-    """Remove passwords from multirun.yaml, which Hydra writes before the first cell."""
+    """Remove passwords from multirun.yaml, which Hydra writes before the first trial."""
     text = path.read_text() if path.exists() else ""
     if redact(text) != text:
         write_text(path, redact(text))
-
-
-def run_cell(composed, hydra, first: bool, once: Callable) -> tuple:
-    """Run the cell that Hydra composed, unless an earlier attempt finished it.
-
-    Args:
-        first: Whether it is the first cell of this process, whose cost starts with the process.
-        once: once(composed, overrides, cell) runs it and returns its status.
-
-    Returns:
-        The status, and the value of sweep.objective for the sweeper.
-    """
-    since = None if first else time.time()
-    try:
-        values = OmegaConf.to_container(composed, resolve=True)
-    except OmegaConfBaseException:  # such as an unknown ${key}: `once` refuses the cell, and the others run
-        values = OmegaConf.to_container(composed)
-    values = filled(values, to_dict(Config()))
-    sweep, overrides = SweepDirectory(hydra.sweep.dir), OmegaConf.to_container(hydra.overrides.task)
-    conceal(sweep.path / "multirun.yaml")
-    cell = Cell(sweep, hydra.job.num, values, overrides, since)
-    if cell.sweep.stop_reason():
-        return Status(KILLED, exit=INTERRUPTED), None  # it has not started
-    if cell.finished_before():
-        echo(f"trial {cell.record.number} {cell.record.name} already finished: {cell.record.run}")
-        return Status(FINISHED, exit=DONE), cell.result()
-    echo(f"trial {cell.record.number} {cell.record.name}")
-    with cell.following_stop_requests():
-        try:
-            status = once(composed, cell.typed, cell)
-        except Exception as error:  # a bug: the other cells run
-            traceback.print_exc()
-            status = Status(FAILED, exit=FAILURE, error=f"{type(error).__name__}: {error}")
-    cell.record_end(status)
-    return status, cell.result()

@@ -12,7 +12,7 @@ from mxscale.cli import job
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.multirun import OpenSweep
 from mxscale.cli.settings import resolve
-from mxscale.config.schema import Config, checked, filled, from_dict, to_dict
+from mxscale.config.schema import checked, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.config.verbs import measurements, records
 from mxscale.diagnose import all_reduce, input_rates
@@ -159,9 +159,7 @@ def settings(directory: SweepDirectory, replay: Replay, trial: Trial, request: R
         typed = [word for word in typed if not word.lstrip("+").startswith("launch.hosts=")]
     overrides = [*defaults, *typed]  # the last of a key counts
     composed = compose(trial.verb, overrides)
-    verb_defaults = to_dict(MEASUREMENTS[trial.verb][1]()) if trial.verb in MEASUREMENTS else {}
-    values = filled(OmegaConf.to_container(composed, resolve=True), {**to_dict(Config()), **verb_defaults})
-    return composed, values, overrides
+    return composed, OmegaConf.to_container(composed, resolve=True), overrides
 
 
 def measure(verb: str, values: dict, hook: sweep.Cell) -> Status:

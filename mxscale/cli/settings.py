@@ -67,22 +67,20 @@ def _new_or_resumed(config: Config, values: dict, overrides) -> tuple:
     if config.resume is None:
         return resolve(config), None
     if config.resume == "auto":
-        resolved_config = resolve(config)
-        found = unfinished_run_of(resolved_config)
-        if found is None:
-            return resolved_config, None
-        return merge_for_resume(found, to_dict(resolved_config), overrides), found
-    found = RunDir(config.resume)
-    if not found.exists:
+        config = resolve(config)
+        run = unfinished_run_of(config)
+        return (merge_for_resume(run, to_dict(config), overrides) if run else config), run
+    run = RunDir(config.resume)
+    if not run.exists:
         such = f"{config.runs}/{config.entry}/DATE_TIME_run"
         raise ConfigError(f"resume={config.resume} is no run directory: expected one such as {such}")
-    if (found.path / "sweep.json").is_file():
-        own = "repeat its command line with sweep.resume=true"
-        raise ConfigError(f"resume={config.resume} is a sweep, not one run: {own}")
-    found.config()  # raises ConfigError if it is damaged
-    if found.state == directory.FINISHED:
+    if (run.path / "sweep.json").is_file():
+        advice = "repeat its command line with sweep.resume=true"
+        raise ConfigError(f"resume={config.resume} is a sweep, not one run: {advice}")
+    run.config()  # raises ConfigError if it is damaged
+    if run.state == directory.FINISHED:
         raise ConfigError(f"resume={config.resume}: that run is finished; start a new one without resume=")
-    return merge_for_resume(found, values, overrides), found
+    return merge_for_resume(run, values, overrides), run
 
 
 def resolve(config: Config) -> Config:
@@ -118,14 +116,14 @@ def network_of(name: Optional[str], source: Optional[str]) -> str:
 
 
 # Settings that a resume may change; any other would make it another run. The price of the first start stays.
-RESUMABLE = ("launch", "tracking", "evaluation", "checkpoint", "comm", "log_every", "validate_every", "epochs",
+RESUMABLE = ("launch", "tracking", "checkpoint", "comm", "log_every", "validate_every", "epochs",
              "max_steps", "target_top1", "stop_at_target", "patience", "budget", "resume", "sweep")  # fmt: skip
 
 
 def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
     """Return a run's config with the changes of this command line. Raises ConfigError if it becomes another run."""
-    merged, asked, composed = flatten(to_dict(run.config())), flatten(to_dict(run.requested_config())), flatten(values)
-    usual = flatten(to_dict(Config()))
+    merged, requested = flatten(to_dict(run.config())), flatten(to_dict(run.requested_config()))
+    composed, usual = flatten(values), flatten(to_dict(Config()))
     for override in overrides:
         key = override.split("=")[0].lstrip("+~")
         names = [name for name in composed if within(name, ["data.augment" if key == "augment" else key])]
@@ -134,8 +132,8 @@ def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
         for name in names:
             if name.split(".")[0] in RESUMABLE:
                 merged[name] = composed[name]
-            elif asked.get(name) != composed[name]:
-                has = f"that run has {name}={asked.get(name)}"
+            elif requested.get(name) != composed[name]:
+                has = f"that run has {name}={requested.get(name)}"
                 raise ConfigError(f"{override} with resume={run}: {has}; leave it out, or start a new run")
     return _merged(merged, f"resume={run}")
 
@@ -182,13 +180,13 @@ def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Con
 def unfinished_run_of(config: Config) -> Optional[RunDir]:
     """Return the newest unfinished run of the same config, which resume=auto resumes."""
     wanted = {k: v for k, v in flatten(to_dict(config)).items() if k.split(".")[0] not in RESUMABLE}
-    for found in directory.runs_of(config.runs, config.entry):
-        if found.state == directory.FINISHED:
+    for run in directory.runs_of(config.runs, config.entry):
+        if run.state == directory.FINISHED:
             continue
         try:
-            saved = flatten(to_dict(found.requested_config()))
+            saved = flatten(to_dict(run.requested_config()))
         except ConfigError:  # damaged, or of another version
             continue
         if all(saved.get(key, None) == value for key, value in wanted.items()):
-            return found
+            return run
     return None

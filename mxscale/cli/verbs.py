@@ -23,56 +23,56 @@ from mxscale.tracking import tracker
 # raises ConfigError. It imports NumPy, MXNet and matplotlib only if its command line is valid.
 
 
-def plan(values: dict, own: PlanVerb) -> None:
+def plan(values: dict, options: PlanVerb) -> None:
     from mxscale.planner import planning
 
-    planning.main(validate(from_dict(planning.without_data(values))), own.plan, own.json)
+    planning.main(validate(from_dict(planning.without_data(values))), options.plan, options.json)
 
 
-def prices(values: dict, own: records.Prices) -> None:
+def prices(values: dict, options: records.Prices) -> None:
     config = _resolved(values)
-    if own.update is not None:
-        echo(price_list.update(config, own.update, own.as_of, own.source, today=date.today()))
-    elif own.minutes is not None:
-        echo(price_list.bill(config, own.minutes, date.today()))
+    if options.update is not None:
+        echo(price_list.update(config, options.update, options.as_of, options.source, today=date.today()))
+    elif options.minutes is not None:
+        echo(price_list.bill(config, options.minutes, date.today()))
     else:
         echo(price_list.listing(config))
 
 
-def score(values: dict, own: records.Score) -> None:
+def score(values: dict, options: records.Score) -> None:
     from mxscale.perfmodel.published import score as published
 
     _validated(values)
-    found = published.score(own.points)
-    echo(json.dumps(found) if own.json else published.show(found))
+    scores = published.score(options.points)
+    echo(json.dumps(scores) if options.json else published.show(scores))
 
 
-def replay(values: dict, own: records.Replay) -> int:
+def replay(values: dict, options: records.Replay) -> int:
     from mxscale.cli import replaying
 
-    return replaying.main(values, own)
+    return replaying.main(values, options)
 
 
-def sync(values: dict, own: records.Sync) -> int:
-    run, uri = RunDir(own.run), _validated(values).tracking.uri
+def sync(values: dict, options: records.Sync) -> int:
+    run, uri = RunDir(options.run), _validated(values).tracking.uri
     run.config()  # raises ConfigError for another folder
     return tracker.sync(run, uri, run_cost.cost_of(run))
 
 
-def evaluate(values: dict, own: models.Evaluate) -> None:
+def evaluate(values: dict, options: models.Evaluate) -> None:
     from mxscale.serve import evaluate as evaluation
 
     overrides = HydraConfig.get().overrides.task
     typed = {override.lstrip("+~").partition("=")[0] for override in overrides}
-    evaluation.main(resolve(validate(from_dict(with_typed_size(values, overrides)))), typed, own)
+    evaluation.main(resolve(validate(from_dict(with_typed_size(values, overrides)))), typed, options)
 
 
-def layers(values: dict, own: models.Layers) -> None:
+def layers(values: dict, options: models.Layers) -> None:
     _validated(values)
     from mxscale.models import layer_table as table
 
-    rows = table.of_networks(own.networks or NAMES, own.image_size, own.classes)
-    echo(table.write(rows, own.output) if own.output else table.text(rows))
+    rows = table.of_networks(options.networks or NAMES, options.image_size, options.classes)
+    echo(table.write(rows, options.output) if options.output else table.text(rows))
 
 
 def _validated(values: dict) -> Config:
@@ -86,9 +86,9 @@ def _resolved(values: dict) -> Config:
 def _main(module: str, settings: Callable[[dict], Config], group: Optional[str] = None) -> Callable[[dict, Any], Any]:
     """Return a function that calls a module's `main` with a run's settings and the verb's own, or a group of them."""
 
-    def execute(values: dict, own: Any) -> Optional[int]:
+    def execute(values: dict, options: Any) -> Optional[int]:
         config = settings(values)
-        return resolve_name(f"mxscale.{module}:main")(config, getattr(own, group) if group else own)
+        return resolve_name(f"mxscale.{module}:main")(config, getattr(options, group) if group else options)
 
     return execute
 

@@ -16,49 +16,27 @@ HOROVOD_OPTIONS = ("hierarchical", "timeline")
 
 @dataclass(frozen=True)
 class Backend:
-    """A communication back end and its capabilities.
+    """A communication back end and its capabilities."""
 
-    Attributes:
-        name: Value of comm.backend.
-        help: One-line description for --help.
-        implementation: "module:class" of a communicator, which is called with (Comm, number of devices).
-        exchange: Exchange pattern in the performance model: RING, ALL_TO_ALL or SERVERS; None: not modelled.
-        uses_horovod: Ranks are started by horovodrun or mpirun and connect through Horovod.
-        single_rank: Supports exactly one rank.
-        drives_all_devices: One process drives all devices; otherwise each device has a rank of its own.
-        process_per_node: One process of each machine drives its devices.
-        needs_servers: Parameter servers and their scheduler run beside the ranks.
-        in_step: Ranks finish each step together, so a collective can follow any step.
-        repeatable_ranks: Largest number of ranks whose results are bit-identical between runs; None: any number.
-        not_repeatable: Why runs with more ranks than that differ.
-        update_on: Values of comm.update_on that it supports.
-        decodes: Its servers decode compressed gradients.
-        options: Boolean settings of comm that it supports.
-        kvstore: Type of MXNet's kvstore that the implementation creates.
-        mxnet_feature: Feature that MXNet must be built with, as mxnet.runtime.Features names it.
-        gpus_only: Does not train on a CPU.
-        aliases: MXNet's kvstore types that are refused with a pointer to this back end.
-    """
-
-    name: str
+    name: str  # value of comm.backend
     help: str
-    implementation: str
-    exchange: Optional[str] = None
-    uses_horovod: bool = False
-    single_rank: bool = False
-    drives_all_devices: bool = False
-    process_per_node: bool = False
-    needs_servers: bool = False
-    in_step: bool = True
-    repeatable_ranks: Optional[int] = None
-    not_repeatable: str = ""
-    update_on: Tuple[str, ...] = ("worker",)
-    decodes: bool = False
-    options: Tuple[str, ...] = ()
-    kvstore: str = ""
-    mxnet_feature: str = ""
-    gpus_only: bool = False
-    aliases: Tuple[str, ...] = ()
+    implementation: str  # "module:class" of a communicator, which is called with (Comm, number of devices)
+    exchange: Optional[str] = None  # pattern in the performance model: RING, ALL_TO_ALL or SERVERS; None: not modelled
+    uses_horovod: bool = False  # ranks are started by horovodrun or mpirun and connect through Horovod
+    single_rank: bool = False  # supports exactly one rank
+    drives_all_devices: bool = False  # one process drives all devices; otherwise each device has a rank of its own
+    process_per_node: bool = False  # one process of each machine drives its devices
+    needs_servers: bool = False  # parameter servers and their scheduler run beside the ranks
+    in_step: bool = True  # ranks finish each step together, so a collective can follow any step
+    repeatable_ranks: Optional[int] = None  # most ranks whose results are bit-identical between runs; None: any number
+    not_repeatable: str = ""  # why runs with more ranks than that differ
+    update_on: Tuple[str, ...] = ("worker",)  # values of comm.update_on that it supports
+    decodes: bool = False  # its servers decode compressed gradients
+    options: Tuple[str, ...] = ()  # boolean settings of comm that it supports
+    kvstore: str = ""  # type of MXNet's kvstore that the implementation creates
+    mxnet_feature: str = ""  # feature that MXNet must be built with, as mxnet.runtime.Features names it
+    gpus_only: bool = False  # does not train on a CPU
+    aliases: Tuple[str, ...] = ()  # MXNet's kvstore types that are refused with a pointer to this back end
 
     @property
     def compression(self) -> Tuple[str, ...]:

@@ -11,27 +11,17 @@ PRECISIONS = ("float32", "float16", "amp")
 
 @dataclass(frozen=True)
 class Compression:
-    """What ranks send in place of float32 gradients.
+    """What ranks send in place of float32 gradients."""
 
-    Attributes:
-        name: Value of comm.compression.
-        help: One-line description for --help.
-        implementation: "module:Class" of a distributed.compression.Wire.
-        bytes_each: Bytes of a gradient on the network, for the performance model.
-        precisions: Values of precision that it accepts; (): all.
-        decoded_by_servers: MXNet's kvstore compresses; its parameter servers decode what ranks send.
-        error_feedback: What an exchange rounds off is kept in float32 and added in the next step. Checkpoints hold it.
-        unsaved: Why a checkpoint cannot hold its state, if it cannot.
-    """
-
-    name: str
+    name: str  # value of comm.compression
     help: str
-    implementation: str
-    bytes_each: float
-    precisions: Tuple[str, ...] = ()
-    decoded_by_servers: bool = False
+    implementation: str  # "module:Class" of a distributed.compression.Wire
+    bytes_each: float  # bytes of a gradient on the network, for the performance model
+    precisions: Tuple[str, ...] = ()  # values of precision that it accepts; (): all
+    decoded_by_servers: bool = False  # MXNet's kvstore compresses; its parameter servers decode what ranks send
+    # What an exchange rounds off is kept in float32 and added in the next step. Checkpoints hold it
     error_feedback: bool = False
-    unsaved: str = ""
+    unsaved: str = ""  # why a checkpoint cannot hold its state, if it cannot
 
     @property
     def accepted(self) -> Tuple[str, ...]:

@@ -10,37 +10,24 @@ from mxscale.util.errors import ConfigError
 class DataSet:
     """A data set and its properties.
 
-    Attributes:
-        name: The value of data.kind.
-        help: One line for help texts.
-        implementation: "module:attribute", imported with `pkgutil.resolve_name`. For a packed set, a callable
-            `(Data, workers) -> PackJob` as in mxscale.data.tree_packer; for a generated set, a class with the
-            interface of mxscale.data.reader.batches.SyntheticData.
-        required: Settings of `data` that have no default.
-        expected: What to set, for the error if one of them is missing.
-        published: A publisher distributes the files; they are fetched to, or placed in, data.root.
-        generated: Images are generated on the device; nothing is packed or read.
-        reencoded: Packing encodes the images again, at a size that data.pack_short_side sets.
-        scans: Its small images are enlarged to what the network sees.
-        own_validation: The validation images are a split of their own, not a share of the training images.
-        train_images: Published number of training images, before any validation share.
-        classes: Published number of classes.
-        source: Where these two numbers come from.
+    The implementation is "module:attribute". Of a packed set it is a callable `(Data, workers) -> PackJob` as in
+    mxscale.data.tree_packer; of a generated set, a class with the interface of
+    mxscale.data.reader.batches.SyntheticData.
     """
 
-    name: str
+    name: str  # value of data.kind
     help: str
     implementation: str
-    required: Tuple[str, ...] = ()
-    expected: str = ""
-    published: bool = False
-    generated: bool = False
-    reencoded: bool = False
-    scans: bool = False
-    own_validation: bool = False
-    train_images: Optional[int] = None
-    classes: Optional[int] = None
-    source: str = ""
+    required: Tuple[str, ...] = ()  # settings of `data` that have no default
+    expected: str = ""  # what to set, for the error if one of them is missing
+    published: bool = False  # a publisher distributes the files; they are fetched to, or placed in, data.root
+    generated: bool = False  # images are generated on the device; nothing is packed or read
+    reencoded: bool = False  # packing encodes the images again, at a size that data.pack_short_side sets
+    scans: bool = False  # its small images are enlarged to what the network sees
+    own_validation: bool = False  # validation images are a split of their own, not a share of the training images
+    train_images: Optional[int] = None  # published number of training images, before any validation share
+    classes: Optional[int] = None  # published number of classes
+    source: str = ""  # of these two numbers
 
     def check_required(self, data) -> None:
         """Raise ConfigError if `data`, a `config.schema.Data`, lacks a required setting."""

@@ -10,30 +10,21 @@ RESNET_LAYERS = (18, 34, 50, 101, 152)
 
 @dataclass(frozen=True)
 class Network:
-    """A network and its properties.
+    """A network and its properties."""
 
-    Attributes:
-        name: Value of model.name.
-        min_side: Smallest height and width of an image, in pixels, at which no convolution, pooling or dense layer runs
-            out of input. It is found by shape inference at each side from 1 (tests/models/test_zoo.py repeats this).
-            Accuracy needs larger images.
-        builder: "module:function" that is called with (number of classes, **arguments) and returns an uninitialised
-            Gluon block with `.features` and `.output`, the head.
-        arguments: Further arguments of the builder.
-        side: Height and width of images in pretraining and in the table of layers, in pixels.
-        classes: Number of classes in the table of layers.
-        from_weights: Its graph comes with pretrained weights (model.pretrained=symbol:PREFIX).
-        torch_names: "module:function" that is called with **arguments and returns PyTorch's name -> structural name of
-            each tensor, in PyTorch's order; None: PyTorch's weights do not fit.
-    """
-
-    name: str
+    name: str  # value of model.name
+    # Smallest height and width of an image, in pixels, at which no convolution, pooling or dense layer runs out of
+    # input, found by shape inference at each side from 1 (tests/models/test_zoo.py). Accuracy needs larger images.
     min_side: int
+    # "module:function" of (number of classes, **arguments) that returns an uninitialised Gluon block with `.features`
+    # and `.output`, the head
     builder: str = "mxscale.models.zoo:gluon_network"
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    side: int = 224
-    classes: int = 1000
-    from_weights: bool = False
+    side: int = 224  # height and width of images in pretraining and in the table of layers, in pixels
+    classes: int = 1000  # in the table of layers
+    from_weights: bool = False  # its graph comes with pretrained weights (model.pretrained=symbol:PREFIX)
+    # "module:function" of **arguments that returns PyTorch's name -> structural name of each tensor, in PyTorch's order;
+    # None: PyTorch's weights do not fit
     torch_names: Optional[str] = None
 
 

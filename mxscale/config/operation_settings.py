@@ -20,8 +20,7 @@ class Launch:
         low=1,
     )
     hosts: Any = setting(
-        None,
-        "hosts and ranks such as [a:4,b:4], a hostfile, or compose (docker-compose.yml); null: this machine",
+        None, "hosts and ranks such as [a:4,b:4], a hostfile, or compose (docker-compose.yml); null: this machine"
     )
     device: str = setting("auto", "device of each rank", choices=("auto", "cpu", "gpu"))
     threads: Optional[int] = setting(None, "OpenMP threads per rank; null: cores / ranks", low=1, high=1024)
@@ -77,8 +76,8 @@ class Budget:
     @property
     def bounds(self) -> Dict[str, float]:
         """The limits that are set: {"usd": ..., "eur": ...}."""
-        given = {"usd": self.max_usd, "eur": self.max_eur}
-        return {currency: most for currency, most in given.items() if most is not None}
+        limits = {"usd": self.max_usd, "eur": self.max_eur}
+        return {currency: most for currency, most in limits.items() if most is not None}
 
 
 @dataclass(frozen=True)
@@ -89,14 +88,9 @@ class Tracking:
     uri: Optional[str] = setting(None, "tracking server; null: MLFLOW_TRACKING_URI, else sqlite:///runs/mlflow.db")
     experiment: str = setting("mxscale", "MLflow experiment")
     timeout_s: float = setting(10.0, "time limit of one request", unit="s", low=0.1)
-    log_model: str = setting(
-        "none",
-        "best: log the best checkpoint of a finished run as an MLflow model of the run, which takes some seconds",
-        choices=("none", "best"),
-    )
     register: Optional[str] = setting(
         None,
-        "register the best checkpoint of a finished run under this name; includes log_model=best",
+        "register the best checkpoint of a finished run under this name",
         pattern=REGISTERED,
         form="a name without / and :",
     )

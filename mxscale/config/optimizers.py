@@ -9,31 +9,18 @@ from typing import Any, Mapping, Optional
 
 @dataclass(frozen=True)
 class OptimizerEntry:
-    """An optimizer and its limitations.
+    """An optimizer and its limitations."""
 
-    Attributes:
-        implementation: `module:Class` of this package; None: MXNet's own.
-        since: The MXNet version that has it.
-        elementwise: False if an update needs the norm of a whole array.
-        repeatable: False if an update draws random numbers, which no checkpoint holds.
-        momentum: False if MXNet's fails with a momentum.
-        defaults: Arguments whose default in MXNet is wrong.
-        replicable: False if it keeps numbers that several devices of one process would share.
-        uses_epoch: True if an update depends on the epoch.
-        divides_by_lr: True if an update divides by the learning rate.
-        networks: False if it updates only matrices, without weight decay.
-    """
-
-    implementation: Optional[str] = None
-    since: Optional[str] = None
-    elementwise: bool = True
-    repeatable: bool = True
-    momentum: bool = True
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    replicable: bool = True
-    uses_epoch: bool = False
-    divides_by_lr: bool = False
-    networks: bool = True
+    implementation: Optional[str] = None  # "module:Class" of this package; None: MXNet's own
+    since: Optional[str] = None  # the MXNet version that has it
+    elementwise: bool = True  # False: an update needs the norm of a whole array
+    repeatable: bool = True  # False: an update draws random numbers, which no checkpoint holds
+    momentum: bool = True  # False: MXNet's fails with a momentum
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments whose default in MXNet is wrong
+    replicable: bool = True  # False: it keeps numbers that several devices of one process would share
+    uses_epoch: bool = False  # an update depends on the epoch
+    divides_by_lr: bool = False  # an update divides by the learning rate
+    networks: bool = True  # False: it updates only matrices, without weight decay
 
 
 OPTIMIZERS = {

@@ -13,26 +13,17 @@ MINIMUM_S = 60
 
 @dataclass(frozen=True)
 class PriceSource:
-    """A source of the price of one node-hour.
+    """A source of the price of one node-hour."""
 
-    Attributes:
-        name: Value of machine.provider.
-        help: One line for people.
-        implementation: "module:function" that is called with (Machine, date, path of the user's price table or None)
-            and returns {"currency", "per_hour", "as_of", "source"}; None: only a price by hand.
-        required: Refuse a machine without a price; otherwise its cost is unknown.
-        listed: The price is a row of a price table, chosen by instance, region and market.
-        market: Recorded in place of machine.market; None: machine.market.
-        minimum_s: Shortest billed time of a start, in seconds.
-    """
-
-    name: str
+    name: str  # value of machine.provider
     help: str
+    # "module:function" of (Machine, date, path of the user's price table or None) that returns {"currency", "per_hour",
+    # "as_of", "source"}; None: only a price by hand
     implementation: Optional[str] = None
-    required: bool = True
-    listed: bool = False
-    market: Optional[str] = None
-    minimum_s: int = MINIMUM_S
+    required: bool = True  # refuse a machine without a price; otherwise its cost is unknown
+    listed: bool = False  # the price is a row of a price table, chosen by instance, region and market
+    market: Optional[str] = None  # recorded in place of machine.market; None: machine.market
+    minimum_s: int = MINIMUM_S  # shortest billed time of a start, in seconds
 
 
 PRICE_SOURCES: Dict[str, PriceSource] = {

@@ -6,27 +6,17 @@ from typing import Mapping, Optional
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader of packed images and its properties.
+    """A reader of packed images and its properties."""
 
-    Attributes:
-        name: Value of data.reader.
-        help: One line for help texts.
-        module: Module with its classes `TrainData` and `EvaluationData`, which have the arguments of those in
-            mxscale.data.reader.turbojpeg.
-        normalised: Batches are float32 and normalised; otherwise uint8, which the device normalises.
-        contiguous_shards: A shard reads a contiguous part of the file; otherwise any images, in one common order.
-        lacks: Settings of `data` that it does not have, with the crop for which this holds: "any", or a value of
-            data.augment.crop.
-        threads: What data.threads=auto is; None: the threads of the rank. A number if the result depends on it; it is
-            then part of the signature.
-    """
-
-    name: str
+    name: str  # value of data.reader
     help: str
-    module: str
-    normalised: bool = False
-    contiguous_shards: bool = False
+    module: str  # has the classes `TrainData` and `EvaluationData`, as mxscale.data.reader.turbojpeg has them
+    normalised: bool = False  # batches are float32 and normalised; otherwise uint8, which the device normalises
+    contiguous_shards: bool = False  # a shard reads a part of the file; otherwise any images, in one common order
+    # Settings of `data` that it does not have -> the crop for which this holds: "any", or a value of data.augment.crop
     lacks: Mapping[str, str] = field(default_factory=dict)
+    # What data.threads=auto is; None: the threads of the rank. A number if the result depends on it: it is then part of
+    # the signature
     threads: Optional[int] = None
 
 

@@ -10,7 +10,11 @@ DEFAULTS: Dict[str, Any] = {
     "data.augment.policy_ops": 2,
     "data.augment.policy_magnitude": 9,
 }
-IGNORED = ("comm.probe_s",)  # settings without an effect on results: a record may have any value
+IGNORED = (
+    "comm.probe_s",
+    "evaluation",
+    "tracking.log_model",
+)  # settings without an effect on results: a record may have any value
 
 CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
 AUGMENT = "use data.augment.erase, mixup, cutmix, or augment=level2 or level3 (docs/input.md)"
@@ -29,6 +33,8 @@ INSTEAD: Dict[str, str] = {
     "views": "every image is evaluated once, cropped as validation images in training",
     "comm.probe_s": COMPARE,
     "comm=auto": COMPARE,
+    "evaluation": "run mxscale evaluate RUN_DIR after the run",
+    "tracking.log_model": "run mxscale register RUN_DIR after the run, or set tracking.register=NAME",
 }
 
 

@@ -6,17 +6,11 @@ from typing import Tuple
 
 @dataclass(frozen=True)
 class ScheduleEntry:
-    """A schedule after warm-up.
+    """A schedule after warm-up."""
 
-    Attributes:
-        function: `module:function` of (Position, settings of the group `schedule`) -> learning rate.
-        options: Keys of the group `schedule` that it reads.
-        ratio: It is a power of the ratio of final_lr to optimizer.lr, so both are above 0.
-    """
-
-    function: str
-    options: Tuple[str, ...] = ()
-    ratio: bool = False
+    function: str  # "module:function" of (Position, settings of the group `schedule`) -> learning rate
+    options: Tuple[str, ...] = ()  # keys of the group `schedule` that it reads
+    ratio: bool = False  # it is a power of the ratio of final_lr to optimizer.lr, so both are above 0
 
 
 SCHEDULES = {

@@ -5,17 +5,17 @@ the values. Ranks read the same dictionary from `config.yaml`.
 """
 
 import dataclasses
-import typing
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar
 
-from mxscale.config import removed
+from mxscale.config import typed
 from mxscale.config.compressions import PRECISIONS
 from mxscale.config.operation_settings import Budget, Launch, Machine, Rerun, Sweep, Tracking
 from mxscale.config.setting import MAX_SEED, Rule, describe, setting
 from mxscale.config.training_settings import Batch, Checkpoint, Comm, Data, Model, Optimizer, Schedule
-from mxscale.util.errors import ConfigError, nearest
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,6 @@ class Config:
         "early stopping: end the training after this many validations without a higher top-1; null: never",
         unit="validations",
         low=1,
-    )
-    evaluation: str = setting(
-        "none", "after the run: full evaluates its best checkpoint (docs/use-a-model.md)", choices=("none", "full")
     )
     runs: str = setting("runs", "folder for run directories")
     resume: Optional[str] = setting(None, "run directory to resume; auto: the newest unfinished run of this config")
@@ -92,23 +89,9 @@ def origin_of(pretrained: str) -> Tuple[str, str]:
     return "path", pretrained
 
 
-def from_dict(values: Dict[str, Any], cls=Config, where: str = ""):
-    """Return an instance of `cls` with these values; missing keys have their defaults.
-
-    Args:
-        where: Prefix of keys in error messages, such as "data.".
-
-    Raises:
-        ConfigError: A key is unknown or a value has the wrong type.
-    """
-    hints = typing.get_type_hints(cls)
-    typed = {}
-    for key, value in values.items():
-        if key not in hints:
-            gone = removed.refusal(f"{where}{key}")
-            raise ConfigError(gone or f"unknown key {where}{key}{nearest(key, hints, where)}")
-        typed[key] = _typed(value, hints[key], f"{where}{key}")
-    return cls(**typed)
+def from_dict(values: Dict[str, Any], cls: Type[T] = Config) -> T:
+    """Return settings from nested plain values; missing keys have their defaults. Raises ConfigError."""
+    return typed.instance(cls, values)
 
 
 def checked(values: Dict[str, Any], cls: type) -> Any:
@@ -125,60 +108,9 @@ def check_rules(settings) -> None:
         rule.check(key, values.get(key))
 
 
-def check_group(name: str, value: Any) -> None:
-    """Raise ConfigError if a group of settings was given a value itself."""
-    if not isinstance(value, dict):
-        raise ConfigError(f"{name}={_shown(value)}: a group of settings: give {name}.KEY=VALUE")
-
-
-def _typed(value, hint, where):
-    if dataclasses.is_dataclass(hint):
-        check_group(where, value)
-        return from_dict(value, hint, where + ".")
-    if hint is Any:
-        return value
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Union:  # of a type and None, or of a list, the type of its elements, and None
-        if value is None or type(value) in arguments:
-            return value
-        return _typed(value, arguments[0] if isinstance(value, list) else arguments[-2], where)
-    if origin is list:
-        if not isinstance(value, (list, tuple)):
-            example = "[a,b]" if arguments[0] is str else "[1,2]"
-            raise ConfigError(f"{where}={_shown(value)}: expected a list such as {example}")
-        return [_typed(v, arguments[0], where) for v in value]
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise ConfigError(f"{where}={_shown(value)}: expected a mapping such as {{a:1}}")
-        return dict(value)
-    return _scalar(value, hint, where)
-
-
-def _scalar(value, hint, where):
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if hint is str and isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        return str(value)
-    if type(value) is hint:
-        return value
-    expected = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[hint]
-    raise ConfigError(f"{where}={_shown(value)}: expected {expected}")
-
-
-def _shown(value):
-    return "null" if value is None else value
-
-
 def to_dict(config) -> Dict[str, Any]:
     """Return the settings as nested plain values, the inverse of `from_dict`."""
     return dataclasses.asdict(config)
-
-
-def filled(values: Dict[str, Any], defaults: Dict[str, Any]) -> Dict[str, Any]:
-    """Return nested values with the defaults of missing keys, such as `~sweep.resume` leaves."""
-    complete = {**defaults, **values}
-    groups = [key for key, default in defaults.items() if isinstance(default, dict) and isinstance(complete[key], dict)]
-    return {**complete, **{key: filled(complete[key], defaults[key]) for key in groups}}
 
 
 def flatten(values: Dict[str, Any], where: str = "") -> Dict[str, Any]:

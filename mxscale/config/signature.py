@@ -16,7 +16,6 @@ UNSIGNED = (
     "runs",
     "name",
     "claims",
-    "evaluation",
     "budget",
     "machine.prices",
     "model.input",

@@ -91,10 +91,7 @@ class Data:
         "original", "shorter side of a packed image; original: not resized", unit="pixels", keyword="original", low=8
     )
     min_side: Optional[int] = setting(
-        None,
-        "images with a shorter side are invalid; null: they are enlarged to image_size",
-        unit="pixels",
-        low=1,
+        None, "images with a shorter side are invalid; null: they are enlarged to image_size", unit="pixels", low=1
     )
     max_pixels: int = setting(
         120_000_000, "images with more pixels are invalid", unit="pixels", low=1, high=178_956_970
@@ -248,11 +245,7 @@ class Comm:
         None, "size of a gradient bucket; null: derived from the size of all gradients", unit="MiB", low=0.001
     )
     overlap: bool = setting(True, "exchange gradients during the backward pass; false: after it")
-    compression: str = setting(
-        "none",
-        "gradients in transit",
-        choices=COMPRESSIONS,
-    )
+    compression: str = setting("none", "gradients in transit", choices=COMPRESSIONS)
     threshold: float = setting(0.5, "2bit: each element is sent as the threshold, its negative, or 0", low=1e-6)
     double_buffering: bool = setting(False, "apply gradients one step late and exchange them during that step")
     servers: Any = setting(1, "parameter servers: a number, or 1x, 2x, ... for that many per rank process", low=1)

@@ -1,23 +1,27 @@
 """Validation of a configuration. Except for a hostfile it needs no file, device or data.
 
 The rule of a single setting is defined at its field (see `setting.Rule`). This module checks settings against each
-other: one function per group or feature, listed in CHECKS. Each raises ConfigError in one line: problem and remedy.
+other. Each function raises ConfigError in one line: problem and remedy.
 """
 
 import re
 from dataclasses import replace
+from typing import Any, Optional
 
 from mxscale.config.backends import ALIASES, HOROVOD_OPTIONS
 from mxscale.config.datasets import DATASETS
+from mxscale.config.operation_settings import Launch
 from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.readers import READERS
 from mxscale.config.schedules import SCHEDULES
 from mxscale.config.schema import Config, check_rules, flatten, to_dict
 from mxscale.config.sizes import unsaved
-from mxscale.config.training_settings import Data
+from mxscale.config.training_settings import Batch, Comm, Data, Optimizer, Schedule
 from mxscale.util import hostfile
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
+
+UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as Python's surrogateescape reads them
 
 
 def validate(config: Config) -> Config:
@@ -32,12 +36,26 @@ def validate(config: Config) -> Config:
     if config.comm.backend in ALIASES:
         raise ConfigError(kvstore("comm.backend", config.comm.backend))
     check_rules(config)
-    for check in CHECKS:
-        check(config)
+    data, optimizer, comm, precision = config.data, config.optimizer, config.comm, config.precision
+    _check_run(config)
+    _check_update(optimizer, comm, precision)
+    for key, folder in (("runs", config.runs), ("data.cache", data.cache)):
+        _check_folder(key, folder)
+    _check_data(data)
+    _check_pixels(data)
+    _check_reader(data)
+    _check_mixing(data, config.batch)
+    _check_class_balance(data, config.class_weights)
+    _check_schedule(config.schedule, optimizer)
+    _check_optimizer(optimizer, config.schedule)
+    _check_hosts(config.launch.hosts)
+    _check_ranks(config.launch, comm, data.shards)
+    _check_options(comm, precision)
+    _check_servers(comm)
+    _check_compression(comm, precision)
+    if comm.entry.needs_servers and comm.update_on == "server":
+        _check_server_update(comm, optimizer, precision)
     return config
-
-
-UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as Python's surrogateescape reads them
 
 
 def kvstore(key: str, name: str) -> str:
@@ -45,33 +63,32 @@ def kvstore(key: str, name: str) -> str:
     return f"{key}={name}: that is MXNet's name of a kvstore; use comm={ALIASES[name]}"
 
 
-def _check_names(c: Config) -> None:
-    if c.rerun.run == "" or (c.rerun.strict and c.rerun.run is None):
+def _check_run(config: Config) -> None:
+    if config.stop_at_target and config.target_top1 is None:
+        raise ConfigError("stop_at_target=true: set target_top1, the validation accuracy in percent that ends the run")
+    rerun, objective = config.rerun, config.sweep.objective
+    if rerun.run == "" or (rerun.strict and rerun.run is None):
         raise ConfigError("rerun.run is missing: set rerun=ID to an MLflow run ID or a run directory")
-    if "/" in c.name or c.name in ("", ".", ".."):
-        raise ConfigError(f"name={c.name}: expected a plain file name")
-    for key, folder in (("runs", c.runs), ("data.cache", c.data.cache)):
-        if not folder.strip() or folder.startswith("-"):
-            raise ConfigError(f"{key}={folder}: expected a folder; one whose name begins with - is ./{folder or '-x'}")
-        if UNDECODED.search(folder):
-            raise ConfigError(f"{key}={folder}: the name is not UTF-8, as files hold it; rename the folder")
-    objective = c.sweep.objective
+    if "/" in config.name or config.name in ("", ".", ".."):
+        raise ConfigError(f"name={config.name}: expected a plain file name")
     if not objective or len(set(objective)) < len(objective):
         raise ConfigError(f"sweep.objective={objective}: expected [accuracy], [cost] or [accuracy,cost]")
 
 
-def _check_source(c: Config) -> None:
-    data = c.data
+def _check_folder(key: str, folder: str) -> None:
+    if not folder.strip() or folder.startswith("-"):
+        raise ConfigError(f"{key}={folder}: expected a folder; one whose name begins with - is ./{folder or '-x'}")
+    if UNDECODED.search(folder):
+        raise ConfigError(f"{key}={folder}: the name is not UTF-8, as files hold it; rename the folder")
+
+
+def _check_data(data: Data) -> None:
     DATASETS[data.kind].check_required(data)
     printable = redact_address(data.mirror or "")
     if data.mirror is not None and not re.match(r"https?://[^/]", data.mirror):
         raise ConfigError(f"data.mirror={printable}: expected http://HOST/FOLDER or https://HOST/FOLDER")
     if data.mirror and data.mirror != printable:
         raise ConfigError(f"data.mirror={printable}: can't have a password; download the files to data.root instead")
-
-
-def _check_splits(c: Config) -> None:
-    data = c.data
     if (data.val_share or 0) + data.test_share >= 1:
         raise ConfigError("data.val_share + data.test_share: expected a sum below 1, which leaves images to train on")
     if data.val_share is None and data.train_per_class is None:
@@ -81,21 +98,20 @@ def _check_splits(c: Config) -> None:
         )
 
 
-def _check_pixels(c: Config) -> None:
+def _check_pixels(data: Data) -> None:
     for key in ("mean", "std"):
-        if len(getattr(c.data, key)) != 3:
-            raise ConfigError(f"data.{key}={getattr(c.data, key)}: expected three numbers, one per channel")
+        if len(getattr(data, key)) != 3:
+            raise ConfigError(f"data.{key}={getattr(data, key)}: expected three numbers, one per channel")
     for key in ("scale", "ratio"):
-        pair = getattr(c.data.augment, key)
+        pair = getattr(data.augment, key)
         if len(pair) != 2 or pair[0] > pair[1]:
             raise ConfigError(f"data.augment.{key}={pair}: expected [smallest,largest]")
-    if len(c.data.augment.hls) != 3:
-        raise ConfigError(f"data.augment.hls={c.data.augment.hls}: expected [hue,lightness,saturation]")
-    _check_reader(c.data)
+    if len(data.augment.hls) != 3:
+        raise ConfigError(f"data.augment.hls={data.augment.hls}: expected [hue,lightness,saturation]")
 
 
 def _check_reader(data: Data) -> None:
-    values, defaults = (flatten(to_dict(each)) for each in (data, Data()))
+    values, defaults = flatten(to_dict(data)), flatten(to_dict(Data()))
     for key, crop in READERS[data.reader].lacks.items():
         if values[key] != defaults[key] and crop in ("any", data.augment.crop):
             where = "" if crop == "any" else f" with data.augment.crop={crop}"
@@ -105,16 +121,15 @@ def _check_reader(data: Data) -> None:
             )
 
 
-def _check_mixing(c: Config) -> None:
+def _check_mixing(data: Data, batch: Batch) -> None:
     for key in ("mixup", "cutmix"):
-        if (value := getattr(c.data.augment, key)) and c.batch.per_device < 2:
+        if (value := getattr(data.augment, key)) and batch.per_device < 2:
             raise ConfigError(
                 f"data.augment.{key}={value} mixes the images of a batch: expected batch.per_device of at least 2"
             )
 
 
-def _check_class_balance(c: Config) -> None:
-    weights, data = c.class_weights, c.data
+def _check_class_balance(data: Data, weights: Any) -> None:
     numbers = isinstance(weights, list) and all(type(weight) in (int, float) for weight in weights)
     if weights not in (None, "balanced") and not (numbers and sum(weights) > 0):
         raise ConfigError(
@@ -125,70 +140,62 @@ def _check_class_balance(c: Config) -> None:
             raise ConfigError(f"{key}=balanced: the labels of data={data.kind} are random; omit {key}")
 
 
-def _check_schedule(c: Config) -> None:
-    schedule = c.schedule
+def _check_schedule(schedule: Schedule, optimizer: Optimizer) -> None:
     if schedule.milestones != sorted(schedule.milestones):
         raise ConfigError(f"schedule.milestones={schedule.milestones}: expected epochs in increasing order")
     phases = len(schedule.milestones) + 1
     if schedule.factors is not None and len(schedule.factors) != phases:
         wanted = f"{phases} numbers, one before, between and after the milestones"
         raise ConfigError(f"schedule.factors={schedule.factors}: expected {wanted}")
-    if SCHEDULES[schedule.kind].ratio and not (schedule.final_lr and c.optimizer.lr):
+    if SCHEDULES[schedule.kind].ratio and not (schedule.final_lr and optimizer.lr):
         raise ConfigError(
-            f"schedule.final_lr={schedule.final_lr} with optimizer.lr={c.optimizer.lr}: schedule={schedule.kind} goes "
+            f"schedule.final_lr={schedule.final_lr} with optimizer.lr={optimizer.lr}: schedule={schedule.kind} goes "
             "from one to the other by equal factors; expected both above 0"
         )
 
 
-def _check_optimizer(c: Config) -> None:
-    schedule, name, entry = c.schedule, c.optimizer.name, optimizer_entry(c.optimizer.name)
+def _check_optimizer(optimizer: Optimizer, schedule: Schedule) -> None:
+    name, entry, options = optimizer.name, optimizer_entry(optimizer.name), SCHEDULES[schedule.kind].options
     if not entry.repeatable:
         raise ConfigError(
             f"optimizer.name={name} draws random numbers in its update: the weights of ranks would diverge, and a "
             "checkpoint cannot save the random state; use another optimizer"
         )
-    if not entry.momentum and c.optimizer.momentum is not None:
-        raise ConfigError(f"optimizer.momentum={c.optimizer.momentum}: MXNet's {name} fails with it; set null")
+    if not entry.momentum and optimizer.momentum is not None:
+        raise ConfigError(f"optimizer.momentum={optimizer.momentum}: MXNet's {name} fails with it; set null")
     if not entry.divides_by_lr:
         return
-    rates = {"optimizer.lr": c.optimizer.lr}
+    rates = {"optimizer.lr": optimizer.lr}
     if schedule.warmup_epochs:
         rates["schedule.warmup_lr"] = schedule.warmup_lr
-    if "factor" in SCHEDULES[schedule.kind].options:
+    if "factor" in options:
         rates["schedule.factor"] = schedule.factor
         rates["schedule.factors"] = min(schedule.factors or [1])
-    if schedule.steps is not None and "final_lr" in SCHEDULES[schedule.kind].options:
+    if schedule.steps is not None and "final_lr" in options:
         rates["schedule.final_lr"] = schedule.final_lr  # reached after schedule.steps
     for key, value in rates.items():
         if value == 0:
             raise ConfigError(f"{key}: 0 is invalid with optimizer.name={name}, which divides by the learning rate")
 
 
-def _check_ranks(c: Config) -> None:
-    ranks = c.launch.ranks
-    if c.comm.entry.single_rank and ranks not in ("auto", 1):
+def _check_update(optimizer: Optimizer, comm: Comm, precision: str) -> None:
+    """Check what needs the summed gradients, or the same weights on all ranks after each step."""
+    average, norm = f"optimizer.ema_decay={optimizer.ema_decay}", f"optimizer.clip_norm={optimizer.clip_norm}"
+    if optimizer.ema_decay and not comm.entry.in_step:
         raise ConfigError(
-            f"launch.ranks={ranks} with comm={c.comm.backend}: one rank has no communicator; use comm=horovod"
+            f"{average} with comm={comm.backend}: the weights of ranks differ between validations, and so would "
+            "their averages; use comm=horovod"
         )
-    if isinstance(ranks, int) and c.data.shards is not None and c.data.shards < ranks:
-        raise ConfigError(f"data.shards={c.data.shards} is less than launch.ranks={ranks}: every rank reads a shard")
-    if c.launch.restarts and unsaved(c.comm):
-        raise ConfigError(f"launch.restarts={c.launch.restarts}: {unsaved(c.comm)}; use launch.restarts=0")
-
-
-def _check_launch(c: Config) -> None:
-    hosts = c.launch.hosts
-    if hosts and c.comm.entry.drives_all_devices:
+    if optimizer.ema_decay and precision == "float16":
+        raise ConfigError(f"{average} with precision=float16: an average in float16 loses changes; use precision=amp")
+    if optimizer.clip_norm and comm.update_on == "server":
         raise ConfigError(
-            f"launch.hosts with comm={c.comm.backend}: one process drives all devices, so on one machine; "
-            "use comm=horovod"
+            f"{norm} with comm={comm.backend}: no rank has the sum of the gradients; use comm=horovod, or "
+            "optimizer.clip_gradient"
         )
-    if hosts and hosts != "compose" and c.comm.entry.single_rank:
-        raise ConfigError(f"launch.hosts with comm={c.comm.backend}: one rank has no communicator; use comm=horovod")
 
 
-def _check_hosts(c: Config) -> None:
-    hosts = c.launch.hosts
+def _check_hosts(hosts: Any) -> None:
     if hosts is None or hosts == "compose":
         return
     wanted = "expected a list such as '[a:4,b:4]', a hostfile, or compose"
@@ -204,125 +211,85 @@ def _check_hosts(c: Config) -> None:
         raise ConfigError(f"launch.hosts={hosts}: {wanted}, each host once")
 
 
-def _check_horovod_options(c: Config) -> None:
+def _check_ranks(launch: Launch, comm: Comm, shards: Optional[int]) -> None:
+    ranks, hosts = launch.ranks, launch.hosts
+    alone = f"with comm={comm.backend}: one rank has no communicator; use comm=horovod"
+    if hosts and comm.entry.drives_all_devices:
+        raise ConfigError(
+            f"launch.hosts with comm={comm.backend}: one process drives all devices, so on one machine; "
+            "use comm=horovod"
+        )
+    if hosts and hosts != "compose" and comm.entry.single_rank:
+        raise ConfigError(f"launch.hosts {alone}")
+    if comm.entry.single_rank and ranks not in ("auto", 1):
+        raise ConfigError(f"launch.ranks={ranks} {alone}")
+    if isinstance(ranks, int) and shards is not None and shards < ranks:
+        raise ConfigError(f"data.shards={shards} is less than launch.ranks={ranks}: every rank reads a shard")
+    if launch.restarts and unsaved(comm):
+        raise ConfigError(f"launch.restarts={launch.restarts}: {unsaved(comm)}; use launch.restarts=0")
+
+
+def _check_options(comm: Comm, precision: str) -> None:
     for key in HOROVOD_OPTIONS:
-        if getattr(c.comm, key) and key not in c.comm.entry.options:
-            raise ConfigError(f"comm.{key}=true with comm={c.comm.backend}: only Horovod has it; use comm=horovod")
-
-
-def _check_double_buffering(c: Config) -> None:
-    if c.comm.double_buffering and c.precision == "amp":
+        if getattr(comm, key) and key not in comm.entry.options:
+            raise ConfigError(f"comm.{key}=true with comm={comm.backend}: only Horovod has it; use comm=horovod")
+    if comm.double_buffering and precision == "amp":
         raise ConfigError(
             "comm.double_buffering=true with precision=amp: gradients are applied one step late, when the loss scale "
             "may have changed; use precision=float16 or float32"
         )
 
 
-def _check_servers(c: Config) -> None:
-    comm = c.comm
+def _check_servers(comm: Comm) -> None:
     if not re.fullmatch(r"[1-9]\d{0,5}x?", str(comm.servers)) or isinstance(comm.servers, float):
         raise ConfigError(
             f"comm.servers={comm.servers}: expected a whole number of at least 1, or 1x, 2x, ... for that many per rank"
         )
-    if comm.compression not in comm.entry.compression:
-        if comm.in_transit.decoded_by_servers:
-            why = f"only parameter servers decode it; use {comm.entry.compression[-1]}, or comm=parameter_server"
-        else:
-            why = "a checkpoint cannot hold its residuals of a run with parameter servers; use comm=horovod"
-        raise ConfigError(f"comm.compression={comm.compression} with comm={comm.backend}: {why}")
     if comm.entry.needs_servers:
+        if comm.update_on not in comm.entry.update_on:
+            raise ConfigError(
+                f"comm.update_on={comm.update_on} with comm={comm.backend}: its servers apply each rank's gradients on "
+                f"arrival; use comm.update_on={comm.entry.update_on[0]}"
+            )
         return
-    for key, given in (("servers", comm.servers != 1), ("update_on", comm.update_on == "server")):
-        if given:
+    for key, is_set in (("servers", comm.servers != 1), ("update_on", comm.update_on == "server")):
+        if is_set:
             raise ConfigError(
                 f"comm.{key}={getattr(comm, key)} with comm={comm.backend}: that back end has no servers; "
                 "use comm=parameter_server"
             )
 
 
-def _check_compression(c: Config) -> None:
-    accepted = c.comm.in_transit.accepted
-    if c.precision not in accepted:
+def _check_compression(comm: Comm, precision: str) -> None:
+    if comm.compression not in comm.entry.compression:
+        if comm.in_transit.decoded_by_servers:
+            why = f"only parameter servers decode it; use {comm.entry.compression[-1]}, or comm=parameter_server"
+        else:
+            why = "a checkpoint cannot hold its residuals of a run with parameter servers; use comm=horovod"
+        raise ConfigError(f"comm.compression={comm.compression} with comm={comm.backend}: {why}")
+    if precision not in comm.in_transit.accepted:
         raise ConfigError(
-            f"comm.compression={c.comm.compression} with precision={c.precision}: the compression does not accept it; "
-            f"use precision={' or '.join(accepted)}"
+            f"comm.compression={comm.compression} with precision={precision}: the compression does not accept it; "
+            f"use precision={' or '.join(comm.in_transit.accepted)}"
         )
 
 
-def _check_served(c: Config) -> None:
-    comm = c.comm
-    if not comm.entry.needs_servers:
-        return
-    if comm.update_on not in comm.entry.update_on:
-        raise ConfigError(
-            f"comm.update_on={comm.update_on} with comm={comm.backend}: its servers apply each rank's gradients on "
-            f"arrival; use comm.update_on={comm.entry.update_on[0]}"
-        )
-
-
-def _check_server_update(c: Config) -> None:
-    if not c.comm.entry.needs_servers or c.comm.update_on != "server":
-        return
-    where = f"comm={c.comm.backend} with comm.update_on=server"
+def _check_server_update(comm: Comm, optimizer: Optimizer, precision: str) -> None:
+    where = f"comm={comm.backend} with comm.update_on=server"
     instead = "; use comm=parameter_server with comm.update_on=worker"
-    if c.comm.double_buffering:
+    if comm.double_buffering:
         raise ConfigError(f"comm.double_buffering=true: {where} has no sum to buffer for a step{instead}")
-    if c.comm.compression != "none" and not c.comm.in_transit.decoded_by_servers:
+    if comm.compression != "none" and not comm.in_transit.decoded_by_servers:
         raise ConfigError(
-            f"comm.compression={c.comm.compression}: {where} sends gradients uncompressed to float32 weights{instead}"
+            f"comm.compression={comm.compression}: {where} sends gradients uncompressed to float32 weights{instead}"
         )
-    if c.precision != "float32":
-        raise ConfigError(f"precision={c.precision}: {where} updates float32 weights only{instead}")
-    optimizer = optimizer_entry(c.optimizer.name)
-    if optimizer.uses_epoch:
+    if precision != "float32":
+        raise ConfigError(f"precision={precision}: {where} updates float32 weights only{instead}")
+    entry = optimizer_entry(optimizer.name)
+    if entry.uses_epoch:
         raise ConfigError(
-            f"optimizer.name={c.optimizer.name} depends on the epoch, which servers do not know: {where}{instead}"
+            f"optimizer.name={optimizer.name} depends on the epoch, which servers do not know: {where}{instead}"
         )
-    if not optimizer.elementwise and c.comm.servers != 1:
-        takes = f"optimizer.name={c.optimizer.name} takes the norm of whole arrays"
+    if not entry.elementwise and comm.servers != 1:
+        takes = f"optimizer.name={optimizer.name} takes the norm of whole arrays"
         raise ConfigError(f"{takes}, and {where} splits them over servers; use comm.servers=1")
-
-
-def _check_stop(c: Config) -> None:
-    if c.stop_at_target and c.target_top1 is None:
-        raise ConfigError("stop_at_target=true: set target_top1, the validation accuracy in percent that ends the run")
-
-
-def _check_update(c: Config) -> None:
-    """Check what needs the summed gradients, or the same weights on all ranks after each step."""
-    average, norm = f"optimizer.ema_decay={c.optimizer.ema_decay}", f"optimizer.clip_norm={c.optimizer.clip_norm}"
-    if c.optimizer.ema_decay and not c.comm.entry.in_step:
-        raise ConfigError(
-            f"{average} with comm={c.comm.backend}: the weights of ranks differ between validations, and so would "
-            "their averages; use comm=horovod"
-        )
-    if c.optimizer.ema_decay and c.precision == "float16":
-        raise ConfigError(f"{average} with precision=float16: an average in float16 loses changes; use precision=amp")
-    if c.optimizer.clip_norm and c.comm.update_on == "server":
-        raise ConfigError(
-            f"{norm} with comm={c.comm.backend}: no rank has the sum of the gradients; use comm=horovod, or "
-            "optimizer.clip_gradient"
-        )
-
-
-CHECKS = (
-    _check_stop,
-    _check_update,
-    _check_names,
-    _check_source,
-    _check_splits,
-    _check_pixels,
-    _check_mixing,
-    _check_class_balance,
-    _check_schedule,
-    _check_optimizer,
-    _check_launch,
-    _check_hosts,
-    _check_ranks,
-    _check_horovod_options,
-    _check_double_buffering,
-    _check_servers,
-    _check_served,
-    _check_compression,
-    _check_server_update,
-)

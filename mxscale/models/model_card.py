@@ -4,9 +4,9 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Mapping, Optional, Tuple
 
+from mxscale.config import typed
 from mxscale.config.schema import RULES
 from mxscale.config.setting import Rule
-from mxscale.rundir import json_record
 from mxscale.util.errors import ConfigError
 
 # Of an exported network: its input, uint8 (n, side, side, 3), and its outputs, float32 (n, classes)
@@ -66,12 +66,12 @@ def from_metadata(metadata: Mapping[str, str], source: str) -> Optional[ModelCar
 def from_values(values: Mapping[str, Any], source: str) -> ModelCard:
     """Return the card with these values. Raises ConfigError if one is missing or invalid."""
     try:
-        card = json_record.typed(values, ModelCard)
+        card = typed.instance(ModelCard, values, record=True)
         check_input({name: value for name, value in asdict(card).items() if name in CHECKED})
         if len(set(card.class_names)) < len(card.class_names):
             raise ConfigError("two classes have the same name")
         "".join((*card.class_names, card.network, card.run or "")).encode()  # \ud800 can't be written to a file
-    except (TypeError, ConfigError, UnicodeEncodeError) as error:
+    except (ConfigError, UnicodeEncodeError) as error:
         raise ConfigError(f"{source}: its metadata is invalid ({str(error)[:150]}); export it again") from None
     return card
 

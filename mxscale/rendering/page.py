@@ -13,12 +13,12 @@ DRAWING = ("matplotlib", "jinja2", "alembic")  # installed with the full MLflow 
 BASE = Path(__file__).parent  # of base.html
 
 
-def check_installed(asked: str) -> None:
-    """Raise ConfigError if a library is missing that draws and reads the store for the verb or setting `asked`."""
+def check_installed(feature: str) -> None:
+    """Raise ConfigError if a library is missing that draws and reads the store for the verb or setting `feature`."""
     lacking = [name for name in DRAWING if find_spec(name) is None]
     if lacking:
         raise ConfigError(
-            f"{asked} needs {' and '.join(lacking)}, which ranks' images leave out: use a checkout's .venv"
+            f"{feature} needs {' and '.join(lacking)}, which ranks' images leave out: use a checkout's .venv"
         )
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any, Dict, Optional, Tuple
 
-# file -> {field: type}, "*": of every field; Optional: it may be missing. Other fields are not relied on.
-FIELDS: Dict[str, Dict[str, Any]] = {
+# file -> {field: type}, or the type of all fields; Optional: it may be missing. Other fields are not relied on.
+FIELDS: Dict[str, Any] = {
     "best.json": {"step": int, "val/top1": float, "checkpoint": str},
     "state.json": {
         "step": int,
@@ -25,8 +25,8 @@ FIELDS: Dict[str, Dict[str, Any]] = {
         "variables": Optional[Dict[str, Any]],
         "code": Optional[str],
     },
-    "warnings.json": {"*": str},
-    "params.json": {"*": str},
+    "warnings.json": Dict[str, str],
+    "params.json": Dict[str, str],
     "refused.json": {"error": Optional[str]},
     "rerun.json": {
         "of": str,

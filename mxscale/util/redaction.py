@@ -13,10 +13,7 @@ BEGIN = r"(?:(?<!/)//(?:(?<!sqlite://)/+)?|uri['\"]?[=:](?!['\"\s]*[\w+.-]*:?//)
 PORT = r"(?:(?<=http://)|(?<=https://))[^:/@\s]*:\d{1,5}(?:/|\s|$)"  # what follows is a path, which may have an @
 # A password that is not percent-encoded may have / and @, so it ends at the last @ of the word; it may have spaces too.
 # Each match takes the user's name even if no password follows, so that no character is searched from two beginnings.
-USER = re.compile(
-    rf"({BEGIN})(?!{PORT})([^:/@\s]*)(@|:@(?:\S+@)?|:(?:\S+@|[^@]+@(?:\S*@)?))?",
-    re.IGNORECASE,
-)
+USER = re.compile(rf"({BEGIN})(?!{PORT})([^:/@\s]*)(@|:@(?:\S+@)?|:(?:\S+@|[^@]+@(?:\S*@)?))?", re.IGNORECASE)
 # The last character may belong to the text around the address
 FIELD = re.compile(rf"({SECRET}|[?&]key)(=|%3D)[^&\s]*[^&\s'\",;:)\]}}]", re.IGNORECASE)
 # Variables of the environment that hold a password or a key. A shorter value may be an ordinary word of the text.
@@ -46,12 +43,12 @@ def _without_users(line: str) -> str:
     return USER.sub(_masked, line[:end]) + line[end:]
 
 
-def _masked(found: re.Match) -> str:
-    begin, user, password = found.groups()
+def _masked(match: re.Match) -> str:
+    begin, user, password = match.groups()
     if password and password[1:2] not in ("", "@"):
         return f"{begin}{user}:{MASK}@"
     is_token = password and (user or password != "@") and not user.startswith(MASK)
-    return f"{begin}{MASK}@" if is_token else found[0]
+    return f"{begin}{MASK}@" if is_token else match[0]
 
 
 def redact_address(address: str) -> str:
@@ -66,4 +63,4 @@ def excerpt(text: str) -> str:
 
 def shown(text: str) -> str:
     r"""Return the text for a terminal: redacted, control characters such as ESC written as \x1b."""
-    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], redact(text))
+    return CONTROL.sub(lambda match: ascii(match[0])[1:-1], redact(text))

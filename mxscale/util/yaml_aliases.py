@@ -22,6 +22,6 @@ def _size(node, known: dict) -> int:
         return 1
     if id(node) not in known:
         known[id(node)] = MAX_VALUES + 1  # until its size is known: it may contain itself
-        parts = (each for pair in node.value for each in pair) if isinstance(node, yaml.MappingNode) else node.value
+        parts = (part for pair in node.value for part in pair) if isinstance(node, yaml.MappingNode) else node.value
         known[id(node)] = 1 + sum(_size(part, known) for part in parts)
     return known[id(node)]

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from refusals import error_of
 
-from mxscale.config.schema import Config, filled, flatten, from_dict, to_dict, unflatten
+from mxscale.config.schema import Config, flatten, from_dict, to_dict, unflatten
 from mxscale.config.setting import describe
 from mxscale.config.sizes import sizes
 from mxscale.config.validation import validate
@@ -26,13 +26,6 @@ def test_from_dict_is_the_inverse_of_to_dict():
     assert from_dict(to_dict(config)) == config
     assert config.data.augment.scale == [0.5, 1.0]
     assert config.optimizer.momentum is None
-
-
-def test_missing_keys_get_their_defaults():
-    defaults = {"a": 1, "b": {"c": 2, "d": {"e": 3}}, "f": {}}
-    assert filled({}, defaults) == defaults
-    assert filled({"b": {"c": 7}, "f": {"x": 1}}, defaults) == {"a": 1, "b": {"c": 7, "d": {"e": 3}}, "f": {"x": 1}}
-    assert filled({"b": 5}, defaults)["b"] == 5  # an error that check_group names
 
 
 def test_numbers_are_converted_to_the_type_of_the_field():

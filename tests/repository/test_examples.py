@@ -18,7 +18,7 @@ from repository import PAGES, ROOT, name_of
 
 from mxscale.cli import CONF, main
 from mxscale.cli.verbs import VERBS, own_settings
-from mxscale.config.schema import Config, checked, filled, from_dict, to_dict
+from mxscale.config.schema import checked, from_dict
 from mxscale.data.central_crop import CentralCrop
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -56,15 +56,13 @@ def test_the_pages_have_examples():
 @pytest.mark.parametrize("page, words", GIVEN, ids=[f"{name_of(page)}-{' '.join(words)}" for page, words in GIVEN])
 def test_a_command_line_composes_as_printed(page, words):
     name, *arguments = words
-    _, settings = main.separated(arguments)
-    settings = main.keyed(VERBS[name], [main.canonical(setting) for setting in settings])
+    settings = main.overrides(VERBS[name], name, main.Options().parse_intermixed_args(arguments))
     swept = [each.input_line for each in OverridesParser.create().parse_overrides(settings) if each.is_sweep_override()]
     single = [each for each in settings if each not in swept and not each.startswith("hydra")]
     assert not swept or "-m" in arguments
     with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
         values = OmegaConf.to_container(compose(name, single), resolve=True)
     own = own_settings(name)
-    values = filled(values, {**own, **to_dict(Config())})
     if own:
         checked({key: values.pop(key) for key in own}, VERBS[name].settings)
     from_dict(values)

@@ -59,7 +59,7 @@ def test_latest_skips_a_run_with_a_damaged_best(runs, tmp_path, capsys):
     runs[1].write_status(Status(FINISHED))
     runs[1].path.joinpath("best.json").write_text('{"step": "one"}')
     assert directory.latest_trained(tmp_path).path == runs[0].path
-    assert "best.json is damaged: step is 'one'" in capsys.readouterr().err
+    assert "best.json is damaged: step='one': expected a whole number" in capsys.readouterr().err
 
 
 READERS = {
@@ -107,21 +107,21 @@ def test_other_kinds_of_files_are_refused_at_once(runs, name, kind):
 @pytest.mark.parametrize(
     "name, text, damage",
     [
-        ("best.json", '{"step": 1, "val/top1": 50, "checkpoint": 3}', "checkpoint is 3"),
-        ("best.json", '{"step": true, "val/top1": 50, "checkpoint": "x"}', "step is True"),
-        ("environment.json", '{"tags": [1]}', "tags is [1]"),
-        ("environment.json", '{"mxnet": {"features": [5]}}', "mxnet.features[0] is 5"),
-        ("warnings.json", '{"first_loss": 5}', "first_loss is 5"),
+        ("best.json", '{"step": 1, "val/top1": 50, "checkpoint": 3}', "checkpoint=3: expected a string"),
+        ("best.json", '{"step": true, "val/top1": 50, "checkpoint": "x"}', "step=True: expected a whole number"),
+        ("environment.json", '{"tags": [1]}', "tags=[1]: expected a mapping"),
+        ("environment.json", '{"mxnet": {"features": [5]}}', "mxnet.features[0]=5: expected a string"),
+        ("warnings.json", '{"first_loss": 5}', "first_loss=5: expected a string"),
         (
             "rerun.json",
             '{"of": "x", "seeds": [], "differs": [], "asked": {"launch.ranks": 5}}',
-            "asked.launch.ranks is 5",
+            "asked.launch.ranks=5: expected a list",
         ),
-        ("cell.json", '{"sweep": null, "number": 1, "name": "x"}', "no sweep"),
-        ("tracking.json", '{"id": "x", "uri": 5}', "uri is 5"),
-        ("status.json", '{"attempts": [1]}', "attempts[0]"),
-        ("plan.json", '{"sizes": 5}', "sizes"),
-        ("price.json", '{"known": "yes"}', "known is 'yes'"),
+        ("cell.json", '{"sweep": null, "number": 1, "name": "x"}', "sweep=None: expected a string"),
+        ("tracking.json", '{"id": "x", "uri": 5}', "uri=5: expected a string"),
+        ("status.json", '{"attempts": [1]}', "attempts[0]=1: expected a mapping"),
+        ("plan.json", '{"sizes": 5}', "sizes=5: expected a mapping"),
+        ("price.json", '{"known": "yes"}', "known='yes': expected true or false"),
         ("config.yaml", "seed: 1\nep", "is damaged"),
         ("config.yaml", "seed: 1\nepochs: 1", "it is cut"),
         ("config.yaml", "epochs: x\n", "epochs=x"),

@@ -141,8 +141,8 @@ def test_plan_round_trip(run):
     [
         ('{"state": "RUN', "status.json is damaged: Unterminated string"),
         ("[]", "status.json is damaged: expected a JSON object"),
-        ('{"attempts": [{"started_ms": 1}]}', r"status.json is damaged: no attempts\[0\].attempt"),
-        ('{"attempts": [{"attempt": "1", "started_ms": 1}]}', r"damaged: attempts\[0\].attempt is '1'"),
+        ('{"attempts": [{"started_ms": 1}]}', r"status.json is damaged: attempts\[0\].attempt is missing"),
+        ('{"attempts": [{"attempt": "1", "started_ms": 1}]}', r"damaged: attempts\[0\].attempt='1': expected a whole"),
         ('{"schema_version": 3}', "status.json has schema version 3, this mxscale reads up to 2; use a newer mxscale"),
     ],
 )

@@ -14,7 +14,6 @@ from run_files import last
 
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
-from mxscale.rendering import page
 from mxscale.rundir.directory import RunDir
 from mxscale.serve import evaluate, trained_models
 from mxscale.serve.classification_metrics import BINS, Tally
@@ -185,16 +184,6 @@ def test_a_run_is_named_by_its_id_in_mlflow_or_as_the_latest(finished, capsys):
     assert "run:0123" in capsys.readouterr().err
 
 
-def test_evaluation_at_the_end_is_refused_before_training_if_nothing_can_draw(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(page, "DRAWING", ("no_such_library",))
-    assert main.main(["train", "evaluation=full", f"runs={tmp_path}/runs"]) == 2
-    assert "error: evaluation=full needs no_such_library, which ranks' images leave out" in capsys.readouterr().err
-    assert not list(tmp_path.glob("runs/train/*"))
-
-
-def test_evaluation_of_generated_images_is_refused_before_training(capsys):
-    error = command_error(capsys, "train", "evaluation=full", "data=synthetic", "model=small")
-    assert "evaluation=full: data=synthetic has no labels to evaluate" in error
 
 
 def tree(folder, classes, count=10):

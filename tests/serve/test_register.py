@@ -157,13 +157,13 @@ def server(tmp_path):
 def test_a_run_logs_its_best_checkpoint_on_a_server(cli, server, capfd):
     import mlflow
 
-    tracking = ["tracking=mlflow", f"tracking.uri={server.uri}", "tracking.log_model=best"]
-    ended = cli("train", *tracking, "launch.ranks=1")
+    ended = cli("train", "tracking=mlflow", f"tracking.uri={server.uri}", "launch.ranks=1")
+    logged_by = cli("register", f"source={ended.run}", f"tracking.uri={server.uri}", small=False)
     run_id, client = ended.run.read("tracking.json")["run_id"], mlflow.MlflowClient(server.uri)
     recorded = client.get_run(run_id)
     (output,) = recorded.outputs.model_outputs
     logged = client.get_logged_model(output.model_id)
-    assert f"model {logged.model_id}; register it with: mxscale register {ended.run} NAME" in ended.out
+    assert f"model {logged.model_id}; register it with: mxscale register {ended.run} NAME" in logged_by.out
     assert logged.status == "READY" and recorded.info.status == "FINISHED"
     assert logged.metrics[0].value == ended.run.read("best.json")["val/top1"]
     mlflow.set_tracking_uri(server.uri)
@@ -193,15 +193,13 @@ def test_what_cannot_be_registered_is_one_line(finished, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_evaluates_and_registers_itself(shared_cli):
+def test_a_run_registers_itself(shared_cli):
     from mlflow.tracking import MlflowClient
 
-    done = shared_cli("train", "tracking=mlflow", "launch.ranks=1", "evaluation=full", "tracking.register=own")
+    done = shared_cli("train", "tracking=mlflow", "launch.ranks=1", "tracking.register=own")
     uri, run_id = (done.run.read("tracking.json")[key] for key in ("uri", "run_id"))
     client = MlflowClient(uri, uri)
     assert client.get_model_version_by_alias("own", "champion").run_id == run_id
-    evaluated = client.get_run(run_id).data.metrics["evaluation/test/top1"]
-    assert evaluated == pytest.approx(done.run.figures["test/top1"])
     assert "own version 1: " in done.out and client.get_run(run_id).info.status == "FINISHED"
 
 
@@ -209,7 +207,7 @@ def test_a_run_evaluates_and_registers_itself(shared_cli):
 def test_a_failed_step_after_a_run_is_printed_with_its_command(tmp_path, capfd):
     config = from_dict({"runs": f"{tmp_path}/lr=0.1, 'new' (ä)", "tracking": {"register": "flowers"}})
     run = directory.create(config)
-    after_run.follow_up(run, config)
+    after_run.register(run, config.runs, config.tracking)
     out, error = capfd.readouterr()
     assert "has no best checkpoint" in error and error.count("\n") == 1
     command = shlex.join(["mxscale", "register", str(run), "flowers"])
@@ -217,50 +215,39 @@ def test_a_failed_step_after_a_run_is_printed_with_its_command(tmp_path, capfd):
 
 
 def test_an_interrupted_step_after_a_run_is_printed_with_its_command(tmp_path, capfd, monkeypatch):
-    started = []
-
     def interrupted(argv, **__):
-        started.append(argv)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(after_run.subprocess, "run", interrupted)
-    config = from_dict({"runs": str(tmp_path), "evaluation": "full", "tracking": {"log_model": "best"}})
-    after_run.follow_up(directory.create(config), config)
-    out = capfd.readouterr().out
-    assert all(
-        f"{verb} ended with status 75; repeat it with: mxscale {verb}" in out for verb in ("evaluate", "register")
-    )
-    assert len(started) == 1
+    config = from_dict({"runs": str(tmp_path), "tracking": {"register": "flowers"}})
+    after_run.register(directory.create(config), config.runs, config.tracking)
+    assert "register ended with status 75; repeat it with: mxscale register" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("setting", ["evaluation=full", "tracking.register=flowers"])
-def test_what_needs_an_exporter_is_refused_before_the_run_where_mxnet_has_none(capsys, monkeypatch, setting):
+@pytest.mark.parametrize("tracking", [{}, {"register": "flowers", "enabled": False}])
+def test_a_run_without_a_name_or_a_store_registers_nothing(tracking, monkeypatch):
+    monkeypatch.setattr(after_run.subprocess, "run", None)
+    config = from_dict({"tracking": tracking})
+    after_run.register(None, config.runs, config.tracking)
+
+
+def test_what_needs_an_exporter_is_refused_before_the_run_where_mxnet_has_none(capsys, monkeypatch):
     real = os.path.isdir
     monkeypatch.setattr(os.path, "isdir", lambda path: real(path) and not str(path).endswith("mxnet/onnx"))
-    error = command_error(capsys, "train", setting)
-    assert f"{setting.partition('=')[0]}" in error and "this MXNet cannot export to ONNX" in error
+    error = command_error(capsys, "train", "tracking.register=flowers")
+    assert "tracking.register=flowers" in error and "this MXNet cannot export to ONNX" in error
 
 
 @pytest.mark.parametrize(
-    "tracking, words",
+    "setting, expected",
     [
-        ({}, []),
-        ({"log_model": "best"}, [["register", "RUN"]]),
-        ({"log_model": "best", "register": "flowers"}, [["register", "RUN", "flowers"]]),
-        ({"register": "flowers"}, [["register", "RUN", "flowers"]]),
-        ({"log_model": "best", "enabled": False}, []),
+        ("tracking.register=a/b", "expected a name"),
+        ("tracking.log_model=best", "tracking.log_model was removed: run mxscale register RUN_DIR"),
+        ("evaluation=full", "evaluation was removed: run mxscale evaluate RUN_DIR"),
     ],
 )
-def test_settings_choose_what_follows_a_run(tracking, words):
-    assert after_run.verbs("RUN", from_dict({"tracking": tracking})) == words
-
-
-@pytest.mark.parametrize(
-    "setting, expected", [("register=a/b", "expected a name"), ("log_model=all", "expected one of best, none")]
-)
 def test_invalid_tracking_is_refused_before_the_run(capsys, setting, expected):
-    assert f"tracking.{setting}" in (error := command_error(capsys, "train", f"tracking.{setting}"))
-    assert expected in error
+    assert expected in command_error(capsys, "train", setting)
 
 
 def test_a_model_brings_all_modules_of_mxscale_that_it_imports(tmp_path):

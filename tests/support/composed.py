@@ -3,14 +3,14 @@
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from mxscale.cli import main
+from mxscale.cli import CONF, main
 from mxscale.config.schema import Config, checked, from_dict
 from mxscale.config.validation import validate
 
 
 def composed_values(verb: str, *overrides) -> tuple:
     """Return the settings of a run, and the verb's own ones. Raises what Hydra raises, and ConfigError."""
-    with initialize_config_dir(str(main.CONF), version_base="1.3"):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
         values = OmegaConf.to_container(compose(verb, overrides=list(overrides)), resolve=True)
     own = {key: values.pop(key) for key in main.own_settings(verb)}
     return values, checked(own, main.VERBS[verb].settings) if own else None

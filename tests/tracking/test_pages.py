@@ -28,7 +28,8 @@ def trained(tmp_path_factory, data_cache):
         cli = Cli(tmp_path_factory.mktemp("pages") / "runs", data_cache)
         there = f"tracking.uri={server.uri}"
         one = cli("train", *SETTINGS, there, "launch.ranks=1", small=False)
-        two = cli("train", *SETTINGS, there, "launch.ranks=2", "evaluation=full", small=False)
+        two = cli("train", *SETTINGS, there, "launch.ranks=2", small=False)
+        cli("evaluate", there, f"source={two.run}", small=False)
         cli("register", there, f"source={two.run}", "registered=digits", small=False)
         ids = [ended.run.read("tracking.json")["run_id"] for ended in (one, two)]
         all_runs = re.search(r"all runs +(\S+)", two.out)[1]

@@ -21,10 +21,7 @@ class Plan:
 
     nodes: Union[List[int], int, None] = setting([1, 2, 4, 8], "numbers of nodes", low=1, high=MOST)
     instance: Union[List[str], str, None] = setting(
-        None,
-        "instances, such as p3.16xlarge:spot; null: machine.instance",
-        pattern=MACHINE,
-        form=MACHINES,
+        None, "instances, such as p3.16xlarge:spot; null: machine.instance", pattern=MACHINE, form=MACHINES
     )
     comm: Union[List[str], str, None] = setting(None, "back ends; null: comm.backend", choices=tuple(MODELLED))
     servers: Union[List[str], str, None] = setting(
@@ -65,10 +62,7 @@ class Plan:
         None, "directories to calibrate from: of runs, and of mxscale test-allreduce for a link"
     )
     input_images_per_s: Optional[float] = setting(
-        None,
-        "throughput of one node's input pipeline (mxscale test-io); null: no limit",
-        unit="images/s",
-        above=0,
+        None, "throughput of one node's input pipeline (mxscale test-io); null: no limit", unit="images/s", above=0
     )
     deadline_hours: Optional[float] = setting(None, "recommend the cheapest plan within this time", unit="h", above=0)
     budget_usd: Optional[float] = setting(None, "recommend the fastest plan within this cost", unit="USD", above=0)

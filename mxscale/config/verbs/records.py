@@ -11,8 +11,7 @@ from mxscale.util.errors import ConfigError
 @dataclass(frozen=True)
 class Prices:
     update: Optional[str] = setting(
-        None,
-        "SkyPilot's aws/vms.csv, whose prices are added to machine.prices (RUNS/prices.csv)",
+        None, "SkyPilot's aws/vms.csv, whose prices are added to machine.prices (RUNS/prices.csv)"
     )
     as_of: Optional[str] = setting(None, "date of the imported prices, YYYY-MM-DD; null: today")
     source: Optional[str] = setting(
