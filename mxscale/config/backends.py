@@ -28,10 +28,8 @@ class Backend:
         drives_all_devices: One process drives all devices; otherwise each device has a rank of its own.
         process_per_node: One process of each machine drives its devices.
         needs_servers: Parameter servers and their scheduler run beside the ranks.
-        in_step: Ranks finish each step together, so a collective can follow any step.
         repeatable_ranks: Largest number of ranks whose results are bit-identical between runs; None: any number.
         not_repeatable: Why runs with more ranks than that differ.
-        update_on: Values of comm.update_on that it supports.
         decodes: Its servers decode compressed gradients.
         options: Boolean settings of comm that it supports.
         kvstore: Type of MXNet's kvstore that the implementation creates.
@@ -49,10 +47,8 @@ class Backend:
     drives_all_devices: bool = False
     process_per_node: bool = False
     needs_servers: bool = False
-    in_step: bool = True
     repeatable_ranks: Optional[int] = None
     not_repeatable: str = ""
-    update_on: Tuple[str, ...] = ("worker",)
     decodes: bool = False
     options: Tuple[str, ...] = ()
     kvstore: str = ""
@@ -126,11 +122,10 @@ BACKENDS: Dict[str, Backend] = {
             needs_servers=True,
             repeatable_ranks=2,
             not_repeatable="not repeatable to the last bit: servers add in the order of arrival",
-            update_on=("worker", "server"),
             decodes=True,
             kvstore="dist_sync",
             mxnet_feature="DIST_KVSTORE",
-            aliases=("dist", "dist_sync", "p3"),
+            aliases=("dist", "dist_sync", "p3", "dist_async", "async", "dist_device_async", "dist_async_device"),
         ),
         Backend(
             name="dist_device_sync",
@@ -145,21 +140,6 @@ BACKENDS: Dict[str, Backend] = {
             kvstore="dist_device_sync",
             mxnet_feature="DIST_KVSTORE",
             aliases=("dist_sync_device",),
-        ),
-        Backend(
-            name="dist_async",
-            help="parameter servers apply each rank's gradients as they arrive; no rank waits for another",
-            implementation="mxscale.distributed.communicators:ParameterServers",
-            uses_horovod=True,
-            needs_servers=True,
-            in_step=False,
-            repeatable_ranks=0,
-            not_repeatable="not repeatable: updates are applied in a different order each time",
-            update_on=("server",),
-            decodes=True,
-            kvstore="dist_async",
-            mxnet_feature="DIST_KVSTORE",
-            aliases=("async", "dist_device_async", "dist_async_device"),
         ),
     )
 }

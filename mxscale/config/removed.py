@@ -6,11 +6,13 @@ from typing import Any, Dict, Optional
 DEFAULTS: Dict[str, Any] = {
     "launch.kind": "process",
     "launch.image": None,
+    "comm.update_on": "worker",
 }
 IGNORED = ("comm.probe_s",)  # settings without an effect on results: a record may have any value
 
 CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
 COMPARE = "measure the back ends with mxscale test-allreduce comm=NAME, and choose one"
+RANKS_UPDATE = "ranks update their weights, from sums of comm=parameter_server"
 INSTEAD: Dict[str, str] = {
     "launch.kind": CONTAINERS,
     "launch.image": CONTAINERS,
@@ -20,6 +22,8 @@ INSTEAD: Dict[str, str] = {
     "figure": "python tools/scaling_model.py FIGURE.png draws that of score; spot prices have none",
     "comm.probe_s": COMPARE,
     "comm=auto": COMPARE,
+    "comm=dist_async": RANKS_UPDATE,
+    "comm.update_on": RANKS_UPDATE,
 }
 
 

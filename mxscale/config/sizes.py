@@ -54,9 +54,6 @@ def server_count(comm: Comm, processes: int) -> int:
 
 def unsaved(comm: Comm) -> Optional[str]:
     """Return why a checkpoint cannot hold all state of this exchange, so that no run resumes; None if it can."""
-    if comm.update_on == "server":
-        cause = "comm.update_on=server" if "worker" in comm.entry.update_on else f"comm={comm.backend}"
-        return f"with {cause} the optimizer's state is on the servers, and MXNet can't save it there"
     unsaved_residual = comm.in_transit.unsaved
     return f"with comm.compression={comm.compression} {unsaved_residual}" if unsaved_residual else None
 

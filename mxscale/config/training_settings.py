@@ -259,7 +259,6 @@ class Comm:
     threshold: float = setting(0.5, "2bit: each element is sent as the threshold, its negative, or 0", low=1e-6)
     double_buffering: bool = setting(False, "apply gradients one step late and exchange them during that step")
     servers: Any = setting(1, "parameter servers: a number, or 1x, 2x, ... for that many per rank process", low=1)
-    update_on: str = setting("worker", "parameter servers: where the optimizer runs", choices=("worker", "server"))
     hierarchical: bool = setting(
         False, "Horovod with NCCL over MPI: reduce within each machine first, then between machines"
     )

@@ -230,14 +230,11 @@ def _check_servers(c: Config) -> None:
         else:
             why = "a checkpoint cannot hold its residuals of a run with parameter servers; use comm=horovod"
         raise ConfigError(f"comm.compression={comm.compression} with comm={comm.backend}: {why}")
-    if comm.entry.needs_servers:
-        return
-    for key, given in (("servers", comm.servers != 1), ("update_on", comm.update_on == "server")):
-        if given:
-            raise ConfigError(
-                f"comm.{key}={getattr(comm, key)} with comm={comm.backend}: that back end has no servers; "
-                "use comm=parameter_server"
-            )
+    if comm.servers != 1 and not comm.entry.needs_servers:
+        raise ConfigError(
+            f"comm.servers={comm.servers} with comm={comm.backend}: that back end has no servers; "
+            "use comm=parameter_server"
+        )
 
 
 def _check_compression(c: Config) -> None:
@@ -249,65 +246,20 @@ def _check_compression(c: Config) -> None:
         )
 
 
-def _check_served(c: Config) -> None:
-    comm = c.comm
-    if not comm.entry.needs_servers:
-        return
-    if comm.update_on not in comm.entry.update_on:
-        raise ConfigError(
-            f"comm.update_on={comm.update_on} with comm={comm.backend}: its servers apply each rank's gradients on "
-            f"arrival; use comm.update_on={comm.entry.update_on[0]}"
-        )
-
-
-def _check_server_update(c: Config) -> None:
-    if not c.comm.entry.needs_servers or c.comm.update_on != "server":
-        return
-    where = f"comm={c.comm.backend} with comm.update_on=server"
-    instead = "; use comm=parameter_server with comm.update_on=worker"
-    if c.comm.double_buffering:
-        raise ConfigError(f"comm.double_buffering=true: {where} has no sum to buffer for a step{instead}")
-    if c.comm.compression != "none" and not c.comm.in_transit.decoded_by_servers:
-        raise ConfigError(
-            f"comm.compression={c.comm.compression}: {where} sends gradients uncompressed to float32 weights{instead}"
-        )
-    if c.precision != "float32":
-        raise ConfigError(f"precision={c.precision}: {where} updates float32 weights only{instead}")
-    optimizer = optimizer_entry(c.optimizer.name)
-    if optimizer.uses_epoch:
-        raise ConfigError(
-            f"optimizer.name={c.optimizer.name} depends on the epoch, which servers do not know: {where}{instead}"
-        )
-    if not optimizer.elementwise and c.comm.servers != 1:
-        takes = f"optimizer.name={c.optimizer.name} takes the norm of whole arrays"
-        raise ConfigError(f"{takes}, and {where} splits them over servers; use comm.servers=1")
-
-
 def _check_stop(c: Config) -> None:
     if c.stop_at_target and c.target_top1 is None:
         raise ConfigError("stop_at_target=true: set target_top1, the validation accuracy in percent that ends the run")
 
 
-def _check_update(c: Config) -> None:
-    """Check what needs the summed gradients, or the same weights on all ranks after each step."""
-    average, norm = f"optimizer.ema_decay={c.optimizer.ema_decay}", f"optimizer.clip_norm={c.optimizer.clip_norm}"
-    if c.optimizer.ema_decay and not c.comm.entry.in_step:
-        raise ConfigError(
-            f"{average} with comm={c.comm.backend}: the weights of ranks differ between validations, and so would "
-            "their averages; use comm=horovod"
-        )
+def _check_average(c: Config) -> None:
+    average = f"optimizer.ema_decay={c.optimizer.ema_decay}"
     if c.optimizer.ema_decay and c.precision == "float16":
         raise ConfigError(f"{average} with precision=float16: an average in float16 loses changes; use precision=amp")
-    if c.optimizer.clip_norm and c.comm.update_on == "server":
-        raise ConfigError(
-            f"{norm} with comm={c.comm.backend}: no rank has the sum of the gradients; use comm=horovod, or "
-            "optimizer.clip_gradient"
-        )
 
 
 CHECKS = (
     _check_stop,
-    _check_update,
+    _check_average,
     _check_names,
     _check_source,
     _check_splits,
@@ -322,7 +274,5 @@ CHECKS = (
     _check_horovod_options,
     _check_double_buffering,
     _check_servers,
-    _check_served,
     _check_compression,
-    _check_server_update,
 )

@@ -165,9 +165,6 @@ class Durations:
         rate = metrics.get("throughput/images_per_s")
         if rate:
             self.steps_s = [*self.steps_s, self.sizes.global_batch / rate][-RECENT:]
-        elif same and "train/loss" in metrics and line["step"] > before["step"]:  # comm=dist_async reports no rate
-            step_s = _seconds_between(before, line) / (line["step"] - before["step"])
-            self.steps_s = [*self.steps_s, step_s][-RECENT:]
         self._last, self.step = line, line["step"]
 
     def _add_checkpoint(self, line: dict) -> None:
@@ -195,8 +192,6 @@ class Durations:
     def stop_s(self) -> float:
         """Return the longest time until the processes of a run that is asked to stop now have ended."""
         steps = 3  # or two, and a batch of a validation
-        if not self.config.comm.entry.in_step:  # ranks synchronise only to validate or to write a checkpoint
-            steps = 1 + min(n - self.step % n for n in intervals(self.config, self.sizes))
         return steps * self.one_step_s() + self.one_checkpoint_s() + self.shutdown_s
 
     def finish_s(self) -> float:

@@ -128,7 +128,7 @@ def rank_environment(config: Config, placed: Placement, environ: Mapping[str, st
         # Horovod's ranks communicate in every cycle (1 ms), even without gradients, and that takes CPU time.
         # With double buffering no rank waits for an exchange at once (docs/exchange.md)
         env.setdefault("HOROVOD_CYCLE_TIME", "5")
-    if config.comm.entry.needs_servers and config.comm.update_on == "worker":
+    if config.comm.entry.needs_servers:
         # Keys are buckets, few and large: split each over all servers. By default MXNet splits from 1,000,000 numbers
         env.setdefault("MXNET_KVSTORE_BIGARRAY_BOUND", "16384")
     return env

@@ -294,10 +294,6 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
     where = f" on {', '.join(host.name for host in plan.hosts)}" if plan.hosts else ""
     taken = ", ".join(f"{key} {value}" for key, value in plan.input_taken.items())
     repeats = config.comm.entry.repeats(s.ranks)
-    update = [
-        f"{servers}, update on the {config.comm.update_on}s",
-        *([] if repeats else [config.comm.entry.not_repeatable]),
-    ]
     lost, short = unsaved(config.comm), plan.short_shards
     rows = {
         "run": run.path,
@@ -307,7 +303,7 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
         "exchange": describe_exchange(run, config, plan),
         "ranks": f"{s.ranks}{where} on {plan.device}, {s.shards} data shards",
         "batch": f"{s.per_device_batch} per device, {s.global_batch} global; effective lr {s.effective_lr:g}",
-        "servers": servers and "; ".join(update),
+        "servers": servers and f"{servers}{'' if repeats else f'; {config.comm.entry.not_repeatable}'}",
         "resume": lost and f"not possible: {lost}",
         "shards": short and f"{short} of {s.shards} have fewer images than an epoch needs and start again",
         "steps": f"{s.total_steps:,} ({s.steps_per_epoch:,} per epoch{rest})",

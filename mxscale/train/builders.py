@@ -17,7 +17,6 @@ from mxscale.models.input_layer import InputLayer
 from mxscale.rundir.plan import Plan
 from mxscale.train.optim.averaging import NoAverage, WeightAverage
 from mxscale.train.optim.optimizer import CrossEntropy
-from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
@@ -128,9 +127,6 @@ def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> tuple
         trained: The trained parameters of `net`, in any order.
     """
     devices = trained[0].list_ctx()
-    if config.comm.update_on == "server":
-        shards = len(range(comm.rank, sizes.shards, comm.size))
-        return ServerUpdate(comm, trained, config, sizes, shards), gradients(trained, devices)
     shards = math.ceil(sizes.shards / sizes.ranks)  # of a device, or one less
     images = shards * config.batch.accumulation * sizes.per_device_batch
     ordered = config.data.shards is not None  # with fixed shards the weights do not depend on the number of ranks

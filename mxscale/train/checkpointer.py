@@ -145,7 +145,6 @@ class Checkpointer:
 
     def snapshot(self, step: int) -> Snapshot:
         """Return a copy of the network after `step`. A collective."""
-        self.state.exchange.synchronise_weights()
         table = self.state.statistics.gather(self.comm)
         params = {name: parameter.list_data()[0].copy() for name, parameter in self.state.parameters.items()}
         params.update(zip(self.state.running, self.state.statistics.average(table)))

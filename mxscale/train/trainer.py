@@ -1,7 +1,7 @@
 """The training loop of one rank: set-up, one step, end of a step.
 
-Every rank runs the same number of steps; with `comm.in_step` it runs them together. A method marked "collective" waits
-for all ranks. The process around the loop is in rank.py; builders.py creates the parts that `__init__` connects.
+Ranks run each step together. A method marked "collective" waits for all of them. The process around the loop is in
+rank.py; builders.py creates the parts that `__init__` connects.
 """
 
 import math
@@ -74,7 +74,7 @@ class Trainer:
         self.precision = precision.Precision(config.precision, self.optimizer)
         self.lr = learning_rate(config, sizes)
 
-        # Gradient exchange, or parameter servers that apply the gradients; grads: of each device, in buckets
+        # Gradient exchange; grads: of each device, in buckets
         self.exchange, self.grads = builders.gradient_exchange(comm, self.net, self.trained, config, sizes)
         self.divides_by = sizes.global_batch / self.exchange.divisor
         self.clip_norm = clipping(config.optimizer.clip_norm, self.divides_by, self.optimizer)
@@ -158,14 +158,12 @@ class Trainer:
         self.heartbeat.phase = Phase.EXCHANGE  # the stop consensus and the metrics wait for all ranks
         if step == 1:
             check_first_loss(self.run, self.config, self.plan, self.comm, self.accumulator)
-        together = self.comm.in_step or validates or saves  # otherwise ranks may be at different steps
-        stop = together and self.stop_consensus.agreed()
+        stop = self.stop_consensus.agreed()
         saves = saves or stop
 
         self.require_finite(self.metrics_log.poll())
         if validates or saves or step % self.config.log_every == 0:
-            interval = self.monitor.timer.lap() if together else None
-            profile = self.monitor.profiler.take()
+            interval, profile = self.monitor.timer.lap(), self.monitor.profiler.take()
             self.metrics_log.record(step, self.lr(step - 1), self.accumulator.take(), interval, profile)
         if not (validates or saves):
             return True

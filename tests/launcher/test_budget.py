@@ -260,15 +260,6 @@ def test_unobserved_durations_have_defaults(tmp_path):
     assert durations(a_run(tmp_path)).stop_s() == 3 * 3 + 3 + 3
 
 
-def test_asynchronous_ranks_stop_at_next_checkpoint(tmp_path):
-    comm = {"backend": "dist_async", "update_on": "server"}
-    lines = [(1, 10, 1, {"train/loss": 1.0}), (1, 20, 2, {"train/loss": 1.0})]
-    run = a_run(tmp_path, lines, comm=comm)
-    observed = durations(run)
-    assert observed.one_step_s() == pytest.approx(1.5 * 0.1)
-    assert observed.stop_s() == pytest.approx(81 * 0.15 + 3 + 3)
-
-
 def monitor(folder, now, bound, monkeypatch, step=100, rate=100.0):
     run = a_run(folder, [(1, step - 10, 10, trained(rate)), (1, step, 11, trained(rate)), (1, step, 12, val(1.0))])
     checkpoint(run, step, 12.5)

@@ -41,8 +41,6 @@ def test_lost_host_without_ranks_keeps_all_ranks():
 @pytest.mark.parametrize(
     "comm, reason",
     [
-        ({"backend": "parameter_server", "update_on": "server"}, "the optimizer's state is on the servers"),
-        ({"backend": "dist_async", "update_on": "server"}, "the optimizer's state is on the servers"),
         ({"backend": "parameter_server", "compression": "2bit"}, "each rank has a residual of its gradients"),
     ],
 )

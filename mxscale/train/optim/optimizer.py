@@ -36,7 +36,7 @@ def name_parameters(optimizer: mx.optimizer.Optimizer, parameters) -> None:
 
 
 def advance(trainer: gluon.Trainer, lr: float, epoch: float) -> None:
-    """Set the learning rate and the epoch of the next update; optimizers with `uses_epoch` read the epoch."""
+    """Set the learning rate and the epoch of the next update; rmsprop_warmup reads the epoch."""
     trainer.set_learning_rate(lr)
     trainer.optimizer.epoch = epoch
 
