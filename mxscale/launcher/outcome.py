@@ -18,6 +18,7 @@ from mxscale.launcher.supervisor import Watched
 from mxscale.records import summary
 from mxscale.rundir.status import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RankStatus, Status
 from mxscale.util.errors import ConfigError
+from mxscale.util.signal_names import signal_name
 
 RANKS_ENDED = "processes exited with non-zero status"  # Horovod's error after it started the ranks
 
@@ -81,7 +82,7 @@ def merge(
     if silent:
         first = next((gone for gone in ended if gone.rank in silent), None)
         gone, number = ([first.rank], first.signal) if first else (silent, None)
-        by = f" by {signal.Signals(number).name}" if number else ""
+        by = f" by {signal_name(number)}" if number else ""
         why = "see" if number not in (None, signal.SIGKILL) else "killed, or out of memory? see"
         error = f"rank {', '.join(map(str, gone))} ended without a status{by} ({why} ranks/launch.log)"
         return _failed(FAILURE, error, gone)

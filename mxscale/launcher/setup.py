@@ -8,7 +8,6 @@ import math
 import os
 import platform
 import shutil
-import signal
 import subprocess
 import time
 from dataclasses import replace
@@ -38,6 +37,7 @@ from mxscale.tracking import uris
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError, RunFailed
+from mxscale.util.signal_names import signal_name
 
 ORPHANS_S = 120.0  # longest wait for ranks that a killed parent or a lost host left behind
 
@@ -242,7 +242,7 @@ def ended(status: int) -> str:
     """Return how a child process ended that reported no cause."""
     if status > 0:
         return f"ended with status {status}; its messages are above"
-    name = signal.Signals(-status).name
+    name = signal_name(-status)
     return f"was ended by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}"
 
 
