@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, Optional
 
-# Key of a setting -> its default. A record with another value is refused, since the run can't be repeated without it.
+# Key of a setting -> its default. A run that has another value is read, but neither resumed nor repeated.
 DEFAULTS: Dict[str, Any] = {
     "launch.kind": "process",
     "launch.image": None,

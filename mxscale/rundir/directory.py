@@ -34,7 +34,7 @@ import yaml
 
 from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.rundir import json_record, metrics_file
-from mxscale.rundir.earlier_settings import converted
+from mxscale.rundir.earlier_settings import check_repeatable, converted
 from mxscale.rundir.json_fields import FIELDS
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
@@ -140,12 +140,18 @@ class RunDir:
         """Replace a JSON file atomically. Raises OSError."""
         json_record.write_object(self.path / name, values)
 
-    def config(self) -> Config:
-        """Return the configuration. Raises ConfigError if config.yaml is missing or damaged."""
+    def config(self, repeats: bool = False) -> Config:
+        """Return the configuration. Raises ConfigError if config.yaml is missing or damaged.
+
+        Args:
+            repeats: Refuse a configuration that this version can read but not run.
+        """
         values = self.read_yaml("config.yaml")
         if values is None:
             raise ConfigError(f"{self.path} is no run directory: it has no config.yaml")
         try:
+            if repeats:
+                check_repeatable(values)
             return from_dict(converted(values))
         except ConfigError as error:
             raise ConfigError(f"{self.path}/config.yaml: {error}") from None
@@ -165,8 +171,8 @@ class RunDir:
         json_record.save(self.path / "price.json", price)
 
     def requested_config(self) -> Config:
-        """Return the configuration without the input that came with pretrained weights."""
-        config, change = self.config(), self.plan().input
+        """Return the configuration to repeat, without the input that came with pretrained weights."""
+        config, change = self.config(repeats=True), self.plan().input
         given = change.instead if change else {}
         return dataclasses.replace(config, data=dataclasses.replace(config.data, **given))
 
