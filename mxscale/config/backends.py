@@ -30,7 +30,6 @@ class Backend:
         needs_servers: Parameter servers and their scheduler run beside the ranks.
         repeatable_ranks: Largest number of ranks whose results are bit-identical between runs; None: any number.
         not_repeatable: Why runs with more ranks than that differ.
-        decodes: Its servers decode compressed gradients.
         options: Boolean settings of comm that it supports.
         kvstore: Type of MXNet's kvstore that the implementation creates.
         mxnet_feature: Feature that MXNet must be built with, as mxnet.runtime.Features names it.
@@ -49,7 +48,6 @@ class Backend:
     needs_servers: bool = False
     repeatable_ranks: Optional[int] = None
     not_repeatable: str = ""
-    decodes: bool = False
     options: Tuple[str, ...] = ()
     kvstore: str = ""
     mxnet_feature: str = ""
@@ -59,11 +57,7 @@ class Backend:
     @property
     def compression(self) -> Tuple[str, ...]:
         """Values of comm.compression that it supports."""
-        return tuple(
-            entry.name
-            for entry in COMPRESSIONS.values()
-            if (self.decodes or not entry.decoded_by_servers) and not (self.needs_servers and entry.error_feedback)
-        )
+        return tuple(entry.name for entry in COMPRESSIONS.values() if not (self.needs_servers and entry.error_feedback))
 
     def repeats(self, ranks: int) -> bool:
         """Return whether two runs of one configuration with this number of ranks give the same bits."""
@@ -122,7 +116,6 @@ BACKENDS: Dict[str, Backend] = {
             needs_servers=True,
             repeatable_ranks=2,
             not_repeatable="not repeatable to the last bit: servers add in the order of arrival",
-            decodes=True,
             kvstore="dist_sync",
             mxnet_feature="DIST_KVSTORE",
             aliases=("dist", "dist_sync", "p3", "dist_async", "async", "dist_device_async", "dist_async_device"),

@@ -7,6 +7,7 @@ DEFAULTS: Dict[str, Any] = {
     "launch.kind": "process",
     "launch.image": None,
     "comm.update_on": "worker",
+    "comm.threshold": 0.5,
 }
 IGNORED = ("comm.probe_s",)  # settings without an effect on results: a record may have any value
 
@@ -24,6 +25,7 @@ INSTEAD: Dict[str, str] = {
     "comm=auto": COMPARE,
     "comm=dist_async": RANKS_UPDATE,
     "comm.update_on": RANKS_UPDATE,
+    "comm.threshold": "it was that of comm.compression=2bit; use comm.compression=fp16",
 }
 
 

@@ -256,7 +256,6 @@ class Comm:
         "gradients in transit",
         choices=COMPRESSIONS,
     )
-    threshold: float = setting(0.5, "2bit: each element is sent as the threshold, its negative, or 0", low=1e-6)
     double_buffering: bool = setting(False, "apply gradients one step late and exchange them during that step")
     servers: Any = setting(1, "parameter servers: a number, or 1x, 2x, ... for that many per rank process", low=1)
     hierarchical: bool = setting(

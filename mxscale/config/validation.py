@@ -13,7 +13,6 @@ from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.readers import READERS
 from mxscale.config.schedules import SCHEDULES
 from mxscale.config.schema import Config, check_rules, flatten, to_dict
-from mxscale.config.sizes import unsaved
 from mxscale.config.training_settings import Data
 from mxscale.util import hostfile
 from mxscale.util.errors import ConfigError
@@ -172,8 +171,6 @@ def _check_ranks(c: Config) -> None:
         )
     if isinstance(ranks, int) and c.data.shards is not None and c.data.shards < ranks:
         raise ConfigError(f"data.shards={c.data.shards} is less than launch.ranks={ranks}: every rank reads a shard")
-    if c.launch.restarts and unsaved(c.comm):
-        raise ConfigError(f"launch.restarts={c.launch.restarts}: {unsaved(c.comm)}; use launch.restarts=0")
 
 
 def _check_launch(c: Config) -> None:
@@ -225,10 +222,7 @@ def _check_servers(c: Config) -> None:
             f"comm.servers={comm.servers}: expected a whole number of at least 1, or 1x, 2x, ... for that many per rank"
         )
     if comm.compression not in comm.entry.compression:
-        if comm.in_transit.decoded_by_servers:
-            why = f"only parameter servers decode it; use {comm.entry.compression[-1]}, or comm=parameter_server"
-        else:
-            why = "a checkpoint cannot hold its residuals of a run with parameter servers; use comm=horovod"
+        why = "a checkpoint cannot hold its residuals of a run with parameter servers; use comm=horovod"
         raise ConfigError(f"comm.compression={comm.compression} with comm={comm.backend}: {why}")
     if comm.servers != 1 and not comm.entry.needs_servers:
         raise ConfigError(

@@ -171,9 +171,6 @@ class ParameterServers(KVStoreSums, Horovod):
     def __init__(self, options: Comm, devices: int):
         set_own_address()
         super().__init__(options, devices)
-        if options.in_transit.decoded_by_servers:
-            compression = resolve_name(options.in_transit.implementation)
-            self.kvstore.set_gradient_compression(compression.server_options(options))
 
     def close(self):
         nd.waitall()

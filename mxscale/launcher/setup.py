@@ -18,7 +18,7 @@ import psutil
 from mxscale.config import signature
 from mxscale.config.networks import NETWORKS
 from mxscale.config.schema import Config, Machine, flatten, origin_of, to_dict
-from mxscale.config.sizes import server_count, unsaved
+from mxscale.config.sizes import server_count
 from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts, machine, variables
 from mxscale.environment.container_limits import available_cores
@@ -294,7 +294,7 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
     where = f" on {', '.join(host.name for host in plan.hosts)}" if plan.hosts else ""
     taken = ", ".join(f"{key} {value}" for key, value in plan.input_taken.items())
     repeats = config.comm.entry.repeats(s.ranks)
-    lost, short = unsaved(config.comm), plan.short_shards
+    short = plan.short_shards
     rows = {
         "run": run.path,
         "data": f"{config.data.kind}: {s.train_images:,} training images, {plan.classes} classes{skipped}",
@@ -304,7 +304,6 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
         "ranks": f"{s.ranks}{where} on {plan.device}, {s.shards} data shards",
         "batch": f"{s.per_device_batch} per device, {s.global_batch} global; effective lr {s.effective_lr:g}",
         "servers": servers and f"{servers}{'' if repeats else f'; {config.comm.entry.not_repeatable}'}",
-        "resume": lost and f"not possible: {lost}",
         "shards": short and f"{short} of {s.shards} have fewer images than an epoch needs and start again",
         "steps": f"{s.total_steps:,} ({s.steps_per_epoch:,} per epoch{rest})",
         "price": prices.describe(price) if price.known else "unknown",

@@ -138,7 +138,7 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
     plans["servers"] = np.where(served, _server_counts(grid.servers, places["servers"], plans["nodes"]), 0)
 
     valid, refused = np.ones(len(served), bool), {}
-    for why, where in _invalid(grid, plans, served).items():
+    for why, where in _invalid(grid, plans).items():
         if count := int((where & valid).sum()):
             refused[why] = count
         valid &= ~where
@@ -157,18 +157,15 @@ def _server_counts(settings: Sequence[str], place: np.ndarray, nodes: np.ndarray
     return number[place] * np.where(per_node[place], nodes, 1)
 
 
-def _invalid(grid: Grid, plans: Plans, served: np.ndarray) -> Dict[str, np.ndarray]:
+def _invalid(grid: Grid, plans: Plans) -> Dict[str, np.ndarray]:
     """Return which combinations are invalid by reason."""
-    compression, lacking = plans["compression"], np.zeros(len(served), bool)
+    compression, lacking = plans["compression"], np.zeros(len(plans["compression"]), bool)
     for name in set(grid.comm):
         lacking |= (plans["comm"] == name) & ~np.isin(compression, BACKENDS[name].compression)
     one_node = f"{', '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node"
     by_compression = {}
     for entry in COMPRESSIONS.values():
-        used = compression == entry.name
-        if entry.decoded_by_servers:
-            by_compression[f"compression={entry.name} needs parameter servers"] = used & ~served
-        not_accepted = used & ~np.isin(plans["precision"], entry.accepted)
+        not_accepted = (compression == entry.name) & ~np.isin(plans["precision"], entry.accepted)
         by_compression[f"compression={entry.name} needs {' or '.join(entry.accepted)} gradients"] = not_accepted
     return {
         one_node: np.isin(plans["comm"], ONE_NODE) & (plans["nodes"] > 1),

@@ -24,7 +24,7 @@ import numpy as np
 from mxnet import gluon, nd
 
 from mxscale.config.schema import Config
-from mxscale.config.sizes import Sizes, unsaved
+from mxscale.config.sizes import Sizes
 from mxscale.models import weights
 from mxscale.rundir import checkpoints, json_record
 from mxscale.rundir.checkpoints import MANIFEST, MAX_BYTES, OPTIMIZER, PICKLED
@@ -183,7 +183,6 @@ class Checkpointer:
             "best": self.best,
             "loss_scale": self.state.precision.state(),
             "params_sha256": self.params_sha256,
-            "unsaved": unsaved(self.config.comm),
             "validation_pending": self.validation_pending,
             "under_way": bool(in_flight),
         }

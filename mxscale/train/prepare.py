@@ -19,7 +19,7 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
 from mxscale.config.readers import READERS
 from mxscale.config.schema import Config, Data
-from mxscale.config.sizes import Sizes, auto_ranks, sizes, unsaved
+from mxscale.config.sizes import Sizes, auto_ranks, sizes
 from mxscale.data import pack
 from mxscale.data.manifest import split_of
 from mxscale.data.reader.record_iter import part_sizes
@@ -88,11 +88,9 @@ def check_state(run: RunDir, config: Config, checkpoint: Optional[Checkpoint]) -
         return {}
     state = checkpoint.state
     checkpoint.optimizer.check(make_optimizer(config.optimizer), checkpoint.path)
-    lost = state.get("unsaved") or unsaved(config.comm)  # as the checkpoint was written, or will be
-    if lost:
-        raise ConfigError(
-            f"resume={run.path}: {lost}; start a new run, from its weights with model.pretrained={run.path}"
-        )
+    if state.get("unsaved"):  # of comm.compression=2bit or updates on servers, which were removed
+        lost = f"{state['unsaved']}; start a new run, from its weights with model.pretrained={run.path}"
+        raise ConfigError(f"resume={run.path}: {lost}")
     if state.get("under_way") and not config.comm.double_buffering:
         raise ConfigError(
             f"resume={run.path} comm.double_buffering=false: its checkpoint holds gradients of a step in flight, which "
