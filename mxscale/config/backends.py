@@ -11,8 +11,6 @@ from mxscale.config.compressions import COMPRESSIONS
 # How gradients travel, as perfmodel/step_time.py models it
 RING, ALL_TO_ALL, SERVERS = "ring", "all_to_all", "servers"
 
-HOROVOD_OPTIONS = ("hierarchical", "timeline")
-
 
 @dataclass(frozen=True)
 class Backend:
@@ -30,7 +28,6 @@ class Backend:
         needs_servers: Parameter servers and their scheduler run beside the ranks.
         repeatable_ranks: Largest number of ranks whose results are bit-identical between runs; None: any number.
         not_repeatable: Why runs with more ranks than that differ.
-        options: Boolean settings of comm that it supports.
         kvstore: Type of MXNet's kvstore that the implementation creates.
         mxnet_feature: Feature that MXNet must be built with, as mxnet.runtime.Features names it.
         gpus_only: Does not train on a CPU.
@@ -48,7 +45,6 @@ class Backend:
     needs_servers: bool = False
     repeatable_ranks: Optional[int] = None
     not_repeatable: str = ""
-    options: Tuple[str, ...] = ()
     kvstore: str = ""
     mxnet_feature: str = ""
     gpus_only: bool = False
@@ -73,7 +69,6 @@ BACKENDS: Dict[str, Backend] = {
             implementation="mxscale.distributed.communicators:Horovod",
             exchange=RING,
             uses_horovod=True,
-            options=HOROVOD_OPTIONS,
             aliases=("byteps",),
         ),
         Backend(

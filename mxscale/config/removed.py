@@ -8,8 +8,9 @@ DEFAULTS: Dict[str, Any] = {
     "launch.image": None,
     "comm.update_on": "worker",
     "comm.threshold": 0.5,
+    "comm.hierarchical": False,
 }
-IGNORED = ("comm.probe_s",)  # settings without an effect on results: a record may have any value
+IGNORED = ("comm.probe_s", "comm.timeline")  # settings without an effect on results: a record may have any value
 
 CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
 COMPARE = "measure the back ends with mxscale test-allreduce comm=NAME, and choose one"
@@ -25,6 +26,8 @@ INSTEAD: Dict[str, str] = {
     "comm=auto": COMPARE,
     "comm=dist_async": RANKS_UPDATE,
     "comm.update_on": RANKS_UPDATE,
+    "comm.hierarchical": "set the environment variable HOROVOD_HIERARCHICAL_ALLREDUCE=1, which ranks inherit",
+    "comm.timeline": "set the environment variable HOROVOD_TIMELINE=FILE.json, which ranks inherit",
     "comm.threshold": "it was that of comm.compression=2bit; use comm.compression=fp16",
 }
 

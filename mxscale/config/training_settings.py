@@ -258,10 +258,6 @@ class Comm:
     )
     double_buffering: bool = setting(False, "apply gradients one step late and exchange them during that step")
     servers: Any = setting(1, "parameter servers: a number, or 1x, 2x, ... for that many per rank process", low=1)
-    hierarchical: bool = setting(
-        False, "Horovod with NCCL over MPI: reduce within each machine first, then between machines"
-    )
-    timeline: bool = setting(False, "write Horovod's timeline to the run directory; it grows with every step")
 
     @property
     def entry(self) -> Backend:

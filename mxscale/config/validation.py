@@ -7,7 +7,7 @@ other: one function per group or feature, listed in CHECKS. Each raises ConfigEr
 import re
 from dataclasses import replace
 
-from mxscale.config.backends import ALIASES, HOROVOD_OPTIONS
+from mxscale.config.backends import ALIASES
 from mxscale.config.datasets import DATASETS
 from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.readers import READERS
@@ -201,12 +201,6 @@ def _check_hosts(c: Config) -> None:
         raise ConfigError(f"launch.hosts={hosts}: {wanted}, each host once")
 
 
-def _check_horovod_options(c: Config) -> None:
-    for key in HOROVOD_OPTIONS:
-        if getattr(c.comm, key) and key not in c.comm.entry.options:
-            raise ConfigError(f"comm.{key}=true with comm={c.comm.backend}: only Horovod has it; use comm=horovod")
-
-
 def _check_double_buffering(c: Config) -> None:
     if c.comm.double_buffering and c.precision == "amp":
         raise ConfigError(
@@ -265,7 +259,6 @@ CHECKS = (
     _check_launch,
     _check_hosts,
     _check_ranks,
-    _check_horovod_options,
     _check_double_buffering,
     _check_servers,
     _check_compression,

@@ -36,17 +36,7 @@ def check_backend(config: Config, device: str, ranks: int, hosts=()) -> None:
         raise ConfigError(f"comm={entry.name}: sums on GPUs only; use comm={DEFAULT}, or launch.device=gpu")
     if entry.uses_horovod:
         check_transport(comm)
-    if comm.hierarchical:
-        check_hierarchical(comm, device)
     check_ports(config, ranks, hosts)
-
-
-def check_hierarchical(comm: Comm, device: str) -> None:
-    """Check for NCCL and MPI: Horovod 0.28 needs both for hierarchical sums (its operations.cc)."""
-    if not horovod_build()["nccl"]:
-        raise ConfigError("comm.hierarchical=true: Horovod needs NCCL for it, and was built without NCCL")
-    if comm.transport != "mpi" or device != "gpu":
-        raise ConfigError("comm.hierarchical=true: Horovod needs GPUs and MPI for it; set comm.transport=mpi")
 
 
 def check_replicas(optimizer: str) -> None:

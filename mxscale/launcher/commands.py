@@ -43,10 +43,6 @@ def commands(
     """
     rank = [sys.executable, "-m", what[0], str(run_dir), str(attempt), *what[1:]]
     env = rank_environment(config, placed, environ)
-    if config.comm.timeline:
-        env["HOROVOD_TIMELINE"] = f"{run_dir}/timeline_{attempt}.json"  # written by rank 0
-    if config.comm.hierarchical:
-        env["HOROVOD_HIERARCHICAL_ALLREDUCE"] = "1"
     servers = server_commands(config, run_dir, attempt, placed, env, environ)
     if servers:
         env = {**env, **ps_lite_environment(config, placed), "DMLC_ROLE": "worker"}

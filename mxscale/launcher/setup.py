@@ -293,31 +293,20 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
     rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
     where = f" on {', '.join(host.name for host in plan.hosts)}" if plan.hosts else ""
     taken = ", ".join(f"{key} {value}" for key, value in plan.input_taken.items())
-    repeats = config.comm.entry.repeats(s.ranks)
-    short = plan.short_shards
+    backend, short = config.comm.entry, plan.short_shards
+    not_repeatable = "" if backend.repeats(s.ranks) else f"; {backend.not_repeatable}"
+    for_tests = "; on CPU contexts for learning and testing only" if plan.device == "cpu" else ""
     rows = {
         "run": run.path,
         "data": f"{config.data.kind}: {s.train_images:,} training images, {plan.classes} classes{skipped}",
         "model": f"{config.model.name}{source}",
         "input": taken and f"of the pretrained weights: {taken} (model.input=config: as in data)",
-        "exchange": describe_exchange(run, config, plan),
+        "exchange": backend.drives_all_devices and f"kvstore {backend.kvstore}, one process{for_tests}",
         "ranks": f"{s.ranks}{where} on {plan.device}, {s.shards} data shards",
         "batch": f"{s.per_device_batch} per device, {s.global_batch} global; effective lr {s.effective_lr:g}",
-        "servers": servers and f"{servers}{'' if repeats else f'; {config.comm.entry.not_repeatable}'}",
+        "servers": servers and f"{servers}{not_repeatable}",
         "shards": short and f"{short} of {s.shards} have fewer images than an epoch needs and start again",
         "steps": f"{s.total_steps:,} ({s.steps_per_epoch:,} per epoch{rest})",
         "price": prices.describe(price) if price.known else "unknown",
     }
     echo("\n".join(f"{name:<9} {text}" for name, text in rows.items() if text))
-
-
-def describe_exchange(run: RunDir, config: Config, plan: Plan) -> str:
-    """Return notes on the gradient exchange; "" if there is nothing."""
-    comm, notes = config.comm, []
-    if comm.entry.drives_all_devices:
-        notes.append(f"kvstore {comm.entry.kvstore}, one process")
-        if plan.device == "cpu":
-            notes.append("on CPU contexts for learning and testing only")
-    if comm.hierarchical and len(plan.hosts) < 2:
-        notes.append("comm.hierarchical has no effect on one machine")
-    return "; ".join(notes)

@@ -76,7 +76,6 @@ class Task:
     # whether gradients are double-buffered -> bytes of a bucket
     bucket_bytes: Mapping[bool, float] = field(default_factory=lambda: dict.fromkeys((False, True), 32 * 2**20))
     overlap: bool = True
-    hierarchical: bool = False
     input_images_per_s: Optional[float] = None  # of a node; None: not modelled
     setup_s: float = 0.0
     billing: str = "per_second"
@@ -109,7 +108,6 @@ def task_of(config: Config, network: Network, images: int, rates: Mapping) -> Ta
             for delayed in (False, True)
         },
         overlap=config.comm.overlap,
-        hierarchical=config.comm.hierarchical,
         setup_s=60 * config.launch.setup_minutes,
         billing=config.machine.billing,
         minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,
@@ -236,7 +234,6 @@ def _step(plans: Plans, grid: Grid, task: Task) -> Plans:
         nic=_where((plans["nodes"] > 1) | (plans["servers"] > 0), nic, Link(0.0, np.inf)),
         comm=comm,
         bytes_each=np.vectorize(BYTES.get, otypes=[float])(plans["compression"]),
-        hierarchical=task.hierarchical & (plans["nodes"] > 1) & ring,
         servers=_equivalent_servers(plans, nic, task.server),
         pushes=np.where(push_each, gpus, 1),
         buckets=_buckets(plans["double_buffering"], task),

@@ -10,7 +10,6 @@ refused.json warnings.json   why the preparation refused the run; warnings of ra
 pretrained.params network.json   weights and graph from another source
 params.json learning-curves.png   for MLflow: params of the first attempt, the figure of its page
 probe/                    the output of measurements by ranks
-timeline_<attempt>.json   Horovod's timeline, with comm.timeline=true
 rerun.json rerun/         the verdict of a rerun; the record of the first run
 diagnosis.json find-lr.json test-io.json test-allreduce.json   the result of the verb of that name, of mxscale diagnose
 cell.json home/           the cell of a sweep; HOME of the ranks, if their own is not writable

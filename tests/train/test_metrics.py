@@ -317,18 +317,3 @@ def test_record_and_poll_wait_for_neither_device_nor_ranks(tmp_path, accumulator
     assert timer._done == 0
     gate.set()  # `poll` is called after the next step, when the device is done with this one
     assert metrics_log.poll() == []
-
-
-def test_synchronised_line_covers_all_steps_since_the_last(metrics_log, tmp_path):
-    sums = iter(([10, 5, 10], [10, 5, 10], [2, 1, 1], [3, 1, 1]))
-    times = iter(([42, 2, 1], [2, 2, 1]))
-
-    def later(values):
-        return partial(np.array, next(values), "float64")
-
-    for step, together in ((10, False), (20, False), (21, True), (22, True)):
-        metrics_log.record(step, 0.1, later(sums), later(times) if together else None, {})
-        metrics_log.drain()
-    lines = [json.loads(line)["metrics"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["train/loss"] for line in lines] == [1.0, 1.0, 22 / 21, 3.0]
-    assert lines[2]["train/top1"] == pytest.approx(100 * 11 / 21) and lines[2]["throughput/images_per_s"] == 21.0
