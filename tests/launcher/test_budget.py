@@ -122,10 +122,10 @@ def test_bound_needs_price_in_its_currency():
 
 def test_bound_below_cost_of_start_is_refused():
     assert refusal(price(setup_minutes=10), max_usd=6.0) == (
-        "budget.max_usd=6: the start alone (10 minutes of set-up, at least 60 s) costs 6.0000 USD; raise it"
+        "budget.max_usd=6: the start alone (set-up, least billed time) costs 6.0000 USD; raise it"
     )
-    assert "a started hour) costs 36.0000 USD" in refusal(price(billing="per_hour"), max_usd=35.0)
-    assert "(earlier attempts, at least 60 s) costs 12.6000 USD" in refusal(price(), (1200, 1), max_usd=12.0)
+    assert "costs 36.0000 USD" in refusal(price(billing="per_hour"), max_usd=35.0)
+    assert "the start with earlier attempts costs 12.6000 USD" in refusal(price(), (1200, 1), max_usd=12.0)
     budget.check(Budget(max_usd=12.7), price(), [Usage(1200, 1)])
 
 
