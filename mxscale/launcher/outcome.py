@@ -161,10 +161,10 @@ def restart_message(failure: Failure, number: int, context: RunContext, left: Se
     lost = ", ".join(host.name for host in context.resources.nodes if host not in left)
     if not lost:
         return text
-    others = ", ".join(host.name for host in left)
+    remaining = ", ".join(host.name for host in left)
     if launch.ranks == "auto" or ranks_that_fit(launch.ranks, left):
-        return f"{text}\nwithout {lost}: the ranks on {others} take over its data shards; the global batch stays"
-    return f"{text}\nwithout {lost}: all {launch.ranks} ranks run on {others}"
+        return f"{text}\nwithout {lost}: the ranks on {remaining} take over its data shards; the global batch stays"
+    return f"{text}\nwithout {lost}: all {launch.ranks} ranks run on {remaining}"
 
 
 def with_image(failure: Failure, logs: Logs) -> Failure:

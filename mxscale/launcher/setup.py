@@ -17,7 +17,7 @@ import psutil
 
 from mxscale.config import signature
 from mxscale.config.networks import NETWORKS
-from mxscale.config.schema import Config, Machine, flatten, origin_of, to_dict
+from mxscale.config.schema import Comm, Config, Launch, Machine, flatten, origin_of, to_dict
 from mxscale.config.sizes import server_count
 from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts, machine, variables
@@ -68,30 +68,28 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     price = price_of(config, nodes, run, hooks)
     if not config.budget.dry_run:  # it reports the cost beyond a bound as well
         budget.check(config.budget, price, run_cost.so_far(run))
-    check_horovod(config)
+    check_horovod(config.comm, config.launch)
     weights_file = pretrained_file(config, run)
     if config.tracking.enabled:
         uris.store_uri(config.tracking, config.runs)  # raises ConfigError for an invalid URI
     return Resources(nodes, price, started, weights_file)
 
 
-def check_horovod(config: Config) -> None:
+def check_horovod(comm: Comm, launch: Launch) -> None:
     """Raise ConfigError if horovodrun or Gloo would crash on this machine."""
-    over_gloo = config.comm.entry.uses_horovod and config.comm.transport == "gloo"
+    over_gloo = comm.entry.uses_horovod and comm.transport == "gloo"
     if not over_gloo:
         return
     if shutil.which("env") is None:
         raise ConfigError(f"PATH={os.environ.get('PATH', '')}: has no `env`, which starts the ranks; add /usr/bin:/bin")
-    if not (config.launch.hosts or hosts.resolves("localhost")):
+    if not (launch.hosts or hosts.resolves("localhost")):
         line = "add the line `127.0.0.1 localhost` to /etc/hosts"
-        raise ConfigError(
-            f"comm={config.comm.backend}: the name localhost does not resolve, and horovodrun needs it; {line}"
-        )
+        raise ConfigError(f"comm={comm.backend}: the name localhost does not resolve, and horovodrun needs it; {line}")
     shm = machine.shared_memory()
     if not (shm and shm["writable"]):
-        raise ConfigError(f"comm={config.comm.backend}: {'; '.join(machine.SHM_NOT_WRITABLE)}")
+        raise ConfigError(f"comm={comm.backend}: {'; '.join(machine.SHM_NOT_WRITABLE)}")
     if hosts.needs_own_name(description.versions().get("horovod", "")) and not hosts.own_name_resolves():
-        raise ConfigError(f"comm={config.comm.backend}: {'; '.join(hosts.without_address(platform.node()))}")
+        raise ConfigError(f"comm={comm.backend}: {'; '.join(hosts.without_address(platform.node()))}")
 
 
 def price_of(
@@ -102,8 +100,8 @@ def price_of(
     Raises ConfigError.
     """
     billed = billed_machine(config, nodes)
-    known = next(filter(None, (hook.price(config) for hook in hooks)), run and run.price())
-    return replace(known, nodes=billed.nodes) if known else run_cost.pricing(config)(billed)
+    price = next(filter(None, (hook.price(config) for hook in hooks)), run and run.price())
+    return replace(price, nodes=billed.nodes) if price else run_cost.pricing(config)(billed)
 
 
 def billed_machine(config: Config, nodes: List[hosts.Host]) -> Machine:

@@ -2,13 +2,14 @@
 
 import math
 from pkgutil import resolve_name
+from typing import Optional
 
 import mxnet as mx
 from mxnet import autograd, gluon
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.readers import READERS
-from mxscale.config.schema import Config
+from mxscale.config.schema import Config, Data
 from mxscale.config.sizes import Sizes
 from mxscale.data.reader.batches import Reading, seed_of
 from mxscale.distributed.exchange import Share, make_exchange
@@ -33,7 +34,7 @@ def training_data(config: Config, plan: Plan, shards, devices):
         steps_per_epoch=sizes.steps_per_epoch,
         seed=config.seed,
         devices=devices,
-        threads=decoding_threads(config, plan),
+        threads=decoding_threads(config.data, plan),
         augmented_epochs=config.augmented_epochs,
     )
     entry = DATASETS[config.data.kind]
@@ -50,22 +51,21 @@ def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
         batches = resolve_name(entry.implementation)
         return batches.evaluation(config.data, plan.classes, split.count, comm.rank, config.seed, device)
     batches = resolve_name(f"{READERS[config.data.reader].module}:EvaluationData")
-    return batches(split, config.data, batch, (comm.rank, comm.size), device, decoding_threads(config, plan))
+    return batches(split, config.data, batch, (comm.rank, comm.size), device, decoding_threads(config.data, plan))
 
 
-def decoding_threads(config: Config, plan: Plan) -> int:
+def decoding_threads(data: Data, plan: Plan) -> int:
     """Return data.threads as a number."""
-    if config.data.threads != "auto":
-        return config.data.threads
-    return READERS[config.data.reader].threads or plan.threads or 1
+    if data.threads != "auto":
+        return data.threads
+    return READERS[data.reader].threads or plan.threads or 1
 
 
-def with_input(net, config: Config) -> InputLayer:
+def with_input(net, data: Data, precision: str) -> InputLayer:
     """Return a network that takes the images of the reader, hybridised."""
-    entry = DATASETS[config.data.kind]
-    normalised = entry.generated or READERS[config.data.reader].normalised
-    dtype = "float16" if config.precision == "float16" else "float32"
-    whole = InputLayer(net, config.data, dtype, normalised)
+    normalised = DATASETS[data.kind].generated or READERS[data.reader].normalised
+    dtype = "float16" if precision == "float16" else "float32"
+    whole = InputLayer(net, data, dtype, normalised)
     whole.hybridize(static_alloc=True, static_shape=True)
     return whole
 
@@ -104,9 +104,8 @@ def network(config: Config, plan: Plan, devices):
     return net
 
 
-def average(config: Config, parameters, running, statistics) -> NoAverage:
+def average(decay: Optional[float], parameters, running, statistics) -> NoAverage:
     """Return the moving average of the network, or the network itself without optimizer.ema_decay."""
-    decay = config.optimizer.ema_decay
     return WeightAverage(decay, parameters, running, statistics) if decay else NoAverage()
 
 

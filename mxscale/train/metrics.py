@@ -47,7 +47,7 @@ class Accumulator:
 
 
 def _total(sums: Dict[mx.Context, nd.NDArray]) -> float:
-    return sum(float(one.asscalar()) for one in sums.values())
+    return sum(float(total.asscalar()) for total in sums.values())
 
 
 @dataclass

@@ -54,7 +54,7 @@ class Trainer:
         # Network: the same values on every rank and device
         precision.prepare(config.precision)
         self.net = builders.network(config, plan, devices)
-        self.forward = builders.with_input(self.net, config)
+        self.forward = builders.with_input(self.net, config.data, config.precision)
         parameters = weights.parameters(self.net)
         comm.broadcast(parameters)
         self.trained = [p for p in parameters.values() if p.grad_req != "null"]
@@ -80,11 +80,11 @@ class Trainer:
         self.clip_norm = clipping(config.optimizer.clip_norm, self.divides_by, self.optimizer)
 
         # Start from the newest checkpoint, or from step 0
-        self.average = builders.average(config, parameters, running, self.statistics)
+        self.average = builders.average(config.optimizer.ema_decay, parameters, running, self.statistics)
         state = TrainingState(
             parameters, running, self.optimizer, self.statistics, self.precision, self.exchange, self.average
         )
-        self.checkpointer = Checkpointer(run, config, sizes, comm, state)
+        self.checkpointer = Checkpointer(run, config.checkpoint, sizes, comm, state)
         self.step = self.checkpointer.restore()
 
         # Metrics, times of the steps, and the stop consensus

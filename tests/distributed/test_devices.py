@@ -223,7 +223,7 @@ def test_horovods_switches_are_inherited():
 
 
 def check(comm, device, optimizer="sgd", ranks=2):
-    backend_checks.check_backend(from_dict({"comm": comm, "optimizer": {"name": optimizer}}), device, ranks)
+    backend_checks.check_backend(Comm(**comm), optimizer, device, ranks)
 
 
 @pytest.mark.parametrize("backend", ["device", "nccl"])

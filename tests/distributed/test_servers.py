@@ -133,7 +133,7 @@ def test_invalid_combinations_are_refused_in_one_line(values, words):
 
 def test_more_servers_than_ports_are_refused():
     def check(ranks, servers, backend="parameter_server"):
-        backend_checks.check_ports(from_dict({"comm": {"backend": backend, "servers": servers}}), ranks)
+        backend_checks.check_ports(Comm(backend=backend, servers=servers), ranks)
 
     message = r"comm.servers=9000x: 18000 servers and 2 ranks need \S+ ports on one machine"
     with pytest.raises(ConfigError, match=message):
