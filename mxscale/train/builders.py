@@ -12,7 +12,7 @@ from mxscale.config.readers import READERS
 from mxscale.config.schema import Config, Data
 from mxscale.config.sizes import Sizes
 from mxscale.data.reader.batches import Reading, seed_of
-from mxscale.distributed.exchange import Share, make_exchange
+from mxscale.distributed.exchange import Exchange, Share, make_exchange
 from mxscale.models import symbol, weights, zoo
 from mxscale.models.input_layer import InputLayer
 from mxscale.rundir.plan import Plan
@@ -117,8 +117,8 @@ def objective(config: Config, plan: Plan, devices) -> CrossEntropy:
     return loss
 
 
-def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> tuple:
-    """Return (exchange, gradients of `trained` by device); backward writes the gradients to where they are sent from.
+def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> Exchange:
+    """Return the exchange of the gradients of `trained`, its `replicas`, which backward writes from now on.
 
     Call it before the first backward pass: a network hybridised with static_shape keeps the buffers of that pass.
 
@@ -136,7 +136,7 @@ def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> tuple
     )
     move_gradients(forward, exchange.replicas)
     exchange.replicas = gradients(trained, devices)
-    return exchange, exchange.replicas
+    return exchange
 
 
 def gradients(trained, devices) -> list:

@@ -75,7 +75,8 @@ class Trainer:
         self.lr = learning_rate(config, sizes)
 
         # Gradient exchange; grads: of each device, in buckets
-        self.exchange, self.grads = builders.gradient_exchange(comm, self.net, self.trained, config, sizes)
+        self.exchange = builders.gradient_exchange(comm, self.net, self.trained, config, sizes)
+        self.grads = self.exchange.replicas
         self.divides_by = sizes.global_batch / self.exchange.divisor
         self.clip_norm = clipping(config.optimizer.clip_norm, self.divides_by, self.optimizer)
 
