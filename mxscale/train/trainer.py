@@ -20,8 +20,8 @@ from mxscale.train import builders, precision
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
 from mxscale.train.evaluation import Evaluator
 from mxscale.train.metrics import Accumulator, MetricsLog
-from mxscale.train.optim import mixing
 from mxscale.train.optim.clipping import clipping
+from mxscale.train.optim.mixing import Mixing
 from mxscale.train.optim.optimizer import advance, make_trainer
 from mxscale.train.optim.schedule import learning_rate
 from mxscale.train.pretrained_init import check_first_loss
@@ -68,7 +68,7 @@ class Trainer:
         self.reseed = builders.reseeder(self.net, config.seed)
 
         # Loss, optimizer, learning rate
-        self.mix = mixing.mixer(config, sizes.steps_per_epoch)
+        self.mix = Mixing(config, sizes.steps_per_epoch)
         self.objective = builders.objective(config, plan, devices)
         self.optimizer = make_trainer(self.trained, config.optimizer, multi_precision=config.precision == "float16")
         self.precision = precision.Precision(config.precision, self.optimizer)
