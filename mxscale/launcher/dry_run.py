@@ -48,15 +48,9 @@ def _report_new_run(config: Config, resources: Resources) -> bool:
     """Prepare a run, print its cost, remove its directory; return whether a signal interrupted it."""
     run = directory.create(config)
     with guards.locked(run), Signals() as signals, guards.undone_if_refused(run, config, new=True):
-        context = setup.begin_attempt(RunContext(run, config, resources, signals))
-        setup.place(context)
-        setup.prepare(context)
-        if not signals.reason:
-            config = run.config()
-            plan = run.plan()
-            setup.announce(run, config, plan, resources.price)
-            plan = setup.record_environment(run, config, plan)
-            echo(report(config, plan, resources.price, expected_speed(run, config, plan)))
+        context, plan = setup.prepared(setup.begin_attempt(RunContext(run, config, resources, signals)))
+        if plan:
+            echo(report(context.config, plan, resources.price, expected_speed(run, context.config, plan)))
         guards.discard(run)
     return signals.reason is not None
 

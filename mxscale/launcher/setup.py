@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 from dataclasses import replace
-from typing import List, NamedTuple, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import psutil
 
@@ -133,28 +133,37 @@ def pretrained_file(config: Config, run: Optional[RunDir] = None) -> Optional[st
 
 def set_up(context: RunContext) -> Attempt:
     """Do everything that precedes the ranks of an attempt. Raises ConfigError to refuse it."""
-    run, signals, began = context.run, context.signals, context.resources.started
+    run, began = context.run, context.resources.started
     context = begin_attempt(context)
-    logs = Logs(run.path / "ranks")
-    stamps = {"began": began, "compose": time.time() - began}
-    place(context)
-    prepare(context)
-    stamps["preparation"] = time.time() - began - stamps["compose"]
-    config = run.config()  # the preparation may have set the input of pretrained weights
-    if not signals.reason:
-        hosts.check_inputs(run.plan())
-    context = replace(context, config=config)
-    if signals.reason:
+    logs, composed = Logs(run.path / "ranks"), time.time()
+    context, plan = prepared(context)
+    stamps = {"began": began, "compose": composed - began, "preparation": time.time() - composed}
+    if plan is None:
         return Attempt(context, None, stamps, logs)
-    plan = run.plan()
-    announce(run, config, plan, run.price())
-    if config.budget.bounds:
-        budget.check_prepared(run, config, context.attempt)
-    plan = record_environment(run, config, plan)
+    if context.config.budget.bounds:
+        budget.check_prepared(run, context.config, context.attempt)
     run.write_status(run.status().with_attempt(ranks=plan.sizes.ranks))  # rates depend on this number
     for hook in context.hooks:
         hook.before_ranks(context, plan)
     return Attempt(context, plan, stamps, logs)
+
+
+def prepared(context: RunContext) -> Tuple[RunContext, Optional[Plan]]:
+    """Prepare an attempt that has begun, print and record it.
+
+    Returns:
+        The context with the config that the preparation determined, and the plan; None if a signal stopped it.
+    """
+    run = context.run
+    place(context)
+    prepare(context)
+    context = replace(context, config=run.config())  # the preparation may have set the input of pretrained weights
+    if not context.signals.reason:
+        hosts.check_inputs(run.plan())
+    if context.signals.reason:
+        return context, None
+    announce(run, context.config, run.plan(), run.price())
+    return context, record_environment(run, context.config, run.plan())
 
 
 def begin_attempt(context: RunContext) -> RunContext:
