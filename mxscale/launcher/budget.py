@@ -105,13 +105,13 @@ def deadline(run: RunDir, budget: Budget, attempt: int) -> float:
     return began / 1000 + prices.affordable_s(price, budget.bounds, before, following)
 
 
-def check_prepared(run: RunDir, config: Config, attempt: int) -> None:
+def check_prepared(run: RunDir, budget: Budget, attempt: int) -> None:
     """Refuse a prepared attempt if the budget leaves no time for its ranks. Raises ConfigError."""
-    left = deadline(run, config.budget, attempt) - time.time()
+    left = deadline(run, budget, attempt) - time.time()
     least = DEFAULT_S + shutdown_s(run.plan())
     if left < least:
         raise ConfigError(
-            f"{describe(config.budget.bounds)}: it pays for {max(0.0, left):.0f} s after the preparation, and the "
+            f"{describe(budget.bounds)}: it pays for {max(0.0, left):.0f} s after the preparation, and the "
             f"ranks' start and end take at least {least:.0f} s; raise it"
         )
 

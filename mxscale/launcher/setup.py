@@ -140,8 +140,7 @@ def set_up(context: RunContext) -> Attempt:
     stamps = {"began": began, "compose": composed - began, "preparation": time.time() - composed}
     if plan is None:
         return Attempt(context, None, stamps, logs)
-    if context.config.budget.bounds:
-        budget.check_prepared(run, context.config, context.attempt)
+    budget.check_prepared(run, context.config.budget, context.attempt)
     run.write_status(run.status().with_attempt(ranks=plan.sizes.ranks))  # rates depend on this number
     for hook in context.hooks:
         hook.before_ranks(context, plan)

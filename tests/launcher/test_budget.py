@@ -298,9 +298,9 @@ def context(run, attempt=1):
 def test_no_ranks_after_preparation_spent_budget(tmp_path, monkeypatch):
     run = a_run(tmp_path)
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 95)
-    budget.check_prepared(run, Config(budget=Budget(max_usd=1.05)), 1)
+    budget.check_prepared(run, Budget(max_usd=1.05), 1)
     with pytest.raises(ConfigError, match=r"budget.max_usd=1: it pays for 5 s after the preparation"):
-        budget.check_prepared(run, Config(budget=Budget(max_usd=1.0)), 1)
+        budget.check_prepared(run, Budget(max_usd=1.0), 1)
 
 
 def test_attempt_stopped_during_set_up_is_billed(tmp_path, monkeypatch):
