@@ -14,7 +14,7 @@ IGNORED = ("comm.probe_s", "comm.timeline")  # settings without an effect on res
 
 CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
 COMPARE = "measure the back ends with mxscale test-allreduce comm=NAME, and choose one"
-RANKS_UPDATE = "ranks update their weights, from sums of comm=parameter_server"
+RANKS_UPDATE = "use comm=parameter_server, where each rank updates its weights"
 INSTEAD: Dict[str, str] = {
     "launch.kind": CONTAINERS,
     "launch.image": CONTAINERS,

@@ -118,7 +118,7 @@ def test_unreachable_first_host_is_refused():
         ({"comm": {"backend": "parameter_server", "servers": 1.5}}, ["comm.servers=1.5", "1x, 2x"]),
         ({"comm": {"backend": "parameter_server", "servers": True}}, ["comm.servers=True", "1x, 2x"]),
         ({"comm": {"servers": 2}}, ["comm.servers=2 with comm=horovod", "use comm=parameter_server"]),
-        ({"comm": {"update_on": "server"}}, ["comm.update_on was removed: ranks update their weights"]),
+        ({"comm": {"update_on": "server"}}, ["comm.update_on was removed: use comm=parameter_server"]),
         ({"comm": {"compression": "2bit"}}, ["comm.compression=2bit: expected one of", "fp16"]),
         ({"comm": {"threshold": 1}}, ["comm.threshold was removed", "use comm.compression=fp16"]),
         (
