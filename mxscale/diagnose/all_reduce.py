@@ -45,7 +45,7 @@ def main(config: Config, request: AllReduce, hook: Hook = NO_HOOK) -> int:
     ranks = choose_ranks(config, nodes)
     if ranks == 1:
         raise ConfigError("launch.ranks=1: one rank exchanges nothing; use launch.ranks=2 or more")
-    check_backend(config, device, ranks, nodes)
+    check_backend(config.comm, config.optimizer.name, device, ranks, nodes)
     plan = Plan(hosts=tuple(nodes), device=device)
     return recording.execute(Times, config, resources.price, request, plan, ranks, hook=hook)
 
