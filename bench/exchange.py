@@ -72,7 +72,7 @@ LOOPS = {"Horovod's DistributedTrainer": "horovod", "gluon's kvstore, 1 server":
 def server_job(workers: int, rate: str) -> Job:
     rows = {LIMIT: None, PLAIN: [AFTER], "overlapped": []}
     for count in ("1", "1x", "2x"):
-        rows[f"servers: {count}"] = ["comm=parameter_server", f"comm.servers={count}", "comm.update_on=worker"]
+        rows[f"servers: {count}"] = ["comm=parameter_server", f"comm.servers={count}"]
     return Job("mobilenet0.25", 224, 32, rate, rows, workers, servers=2 * workers, interval=4)
 
 

@@ -22,4 +22,4 @@ def command(argv, ranks: int, transport="gloo", network=None, threads=None, extr
     base = network.env() if network else os.environ
     env = {**commands.rank_environment(config, Placement(ranks, available_cores(), hosts), base), **(extra or {})}
     where = ",".join(f"{host.address}:1" for host in hosts)
-    return [*commands.LAUNCHERS[transport](config, ranks, env, where), sys.executable, *map(str, argv)], env
+    return [*commands.LAUNCHERS[transport](config.launch, ranks, env, where), sys.executable, *map(str, argv)], env

@@ -27,8 +27,6 @@ TECHNIQUES = {
     "exact at lr / 4": ["optimizer.lr=0.2"],
     "double buffering at lr / 4": ["comm.double_buffering=true", "optimizer.lr=0.2"],
     "both at lr / 4": ["comm.compression=fp16", "comm.double_buffering=true", "optimizer.lr=0.2"],
-    "2bit": ["comm=parameter_server", "comm.compression=2bit"],
-    "dist_async": ["comm=dist_async"],
     "mixup": ["data.augment.mixup=0.2"],
     "cutmix": ["data.augment.cutmix=1"],
     "ema": ["optimizer.ema_decay=0.99"],

@@ -30,7 +30,6 @@ NOT_WITH_1_5 = {
         (
             "test_optimizer.py::test_mxnet_optimizer_is_created[lars]",
             "test_lars_scales_weights_alone",
-            "test_server_updates_like_a_rank[lars]",
         ),
         "MXNet 1.5 has no LARS",
     ),

@@ -11,8 +11,6 @@ from mxscale.config.compressions import COMPRESSIONS
 # How gradients travel, as perfmodel/step_time.py models it
 RING, ALL_TO_ALL, SERVERS = "ring", "all_to_all", "servers"
 
-HOROVOD_OPTIONS = ("hierarchical", "timeline")
-
 
 @dataclass(frozen=True)
 class Backend:
@@ -27,12 +25,8 @@ class Backend:
     drives_all_devices: bool = False  # one process drives all devices; otherwise each device has a rank of its own
     process_per_node: bool = False  # one process of each machine drives its devices
     needs_servers: bool = False  # parameter servers and their scheduler run beside the ranks
-    in_step: bool = True  # ranks finish each step together, so a collective can follow any step
     repeatable_ranks: Optional[int] = None  # most ranks whose results are bit-identical between runs; None: any number
     not_repeatable: str = ""  # why runs with more ranks than that differ
-    update_on: Tuple[str, ...] = ("worker",)  # values of comm.update_on that it supports
-    decodes: bool = False  # its servers decode compressed gradients
-    options: Tuple[str, ...] = ()  # boolean settings of comm that it supports
     kvstore: str = ""  # type of MXNet's kvstore that the implementation creates
     mxnet_feature: str = ""  # feature that MXNet must be built with, as mxnet.runtime.Features names it
     gpus_only: bool = False  # does not train on a CPU
@@ -41,11 +35,7 @@ class Backend:
     @property
     def compression(self) -> Tuple[str, ...]:
         """Values of comm.compression that it supports."""
-        return tuple(
-            entry.name
-            for entry in COMPRESSIONS.values()
-            if (self.decodes or not entry.decoded_by_servers) and not (self.needs_servers and entry.error_feedback)
-        )
+        return tuple(entry.name for entry in COMPRESSIONS.values() if not (self.needs_servers and entry.error_feedback))
 
     def repeats(self, ranks: int) -> bool:
         """Return whether two runs of one configuration with this number of ranks give the same bits."""
@@ -61,7 +51,6 @@ BACKENDS: Dict[str, Backend] = {
             implementation="mxscale.distributed.communicators:Horovod",
             exchange=RING,
             uses_horovod=True,
-            options=HOROVOD_OPTIONS,
             aliases=("byteps",),
         ),
         Backend(
@@ -104,11 +93,9 @@ BACKENDS: Dict[str, Backend] = {
             needs_servers=True,
             repeatable_ranks=2,
             not_repeatable="not repeatable to the last bit: servers add in the order of arrival",
-            update_on=("worker", "server"),
-            decodes=True,
             kvstore="dist_sync",
             mxnet_feature="DIST_KVSTORE",
-            aliases=("dist", "dist_sync", "p3"),
+            aliases=("dist", "dist_sync", "p3", "dist_async", "async", "dist_device_async", "dist_async_device"),
         ),
         Backend(
             name="dist_device_sync",
@@ -123,21 +110,6 @@ BACKENDS: Dict[str, Backend] = {
             kvstore="dist_device_sync",
             mxnet_feature="DIST_KVSTORE",
             aliases=("dist_sync_device",),
-        ),
-        Backend(
-            name="dist_async",
-            help="parameter servers apply each rank's gradients as they arrive; no rank waits for another",
-            implementation="mxscale.distributed.communicators:ParameterServers",
-            uses_horovod=True,
-            needs_servers=True,
-            in_step=False,
-            repeatable_ranks=0,
-            not_repeatable="not repeatable: updates are applied in a different order each time",
-            update_on=("server",),
-            decodes=True,
-            kvstore="dist_async",
-            mxnet_feature="DIST_KVSTORE",
-            aliases=("async", "dist_device_async", "dist_async_device"),
         ),
     )
 }

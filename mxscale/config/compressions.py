@@ -17,17 +17,13 @@ class Compression:
     help: str
     implementation: str  # "module:Class" of a distributed.compression.Wire
     bytes_each: float  # bytes of a gradient on the network, for the performance model
-    precisions: Tuple[str, ...] = ()  # values of precision that it accepts; (): all
-    decoded_by_servers: bool = False  # MXNet's kvstore compresses; its parameter servers decode what ranks send
     # What an exchange rounds off is kept in float32 and added in the next step. Checkpoints hold it
     error_feedback: bool = False
-    unsaved: str = ""  # why a checkpoint cannot hold its state, if it cannot
 
     @property
     def accepted(self) -> Tuple[str, ...]:
         """The values of precision that it accepts. With amp the loss scale of a residual may be an earlier one."""
-        known = self.precisions or PRECISIONS
-        return tuple(name for name in known if not (self.error_feedback and name == "amp"))
+        return tuple(name for name in PRECISIONS if not (self.error_feedback and name == "amp"))
 
 
 COMPRESSIONS: Dict[str, Compression] = {
@@ -35,14 +31,5 @@ COMPRESSIONS: Dict[str, Compression] = {
     for entry in (
         Compression("none", "float32", "mxscale.distributed.compression:Wire", bytes_each=4),
         Compression("fp16", "float16", "mxscale.distributed.compression:Float16", bytes_each=2),
-        Compression(
-            "2bit",
-            "the threshold, its negative or 0; needs parameter servers",
-            "mxscale.distributed.compression:TwoBit",
-            bytes_each=0.25,
-            precisions=("float32",),
-            decoded_by_servers=True,
-            unsaved="each rank has a residual of its gradients, and MXNet can't save it",
-        ),
     )
 }

@@ -13,26 +13,22 @@ class OptimizerEntry:
 
     implementation: Optional[str] = None  # "module:Class" of this package; None: MXNet's own
     since: Optional[str] = None  # the MXNet version that has it
-    elementwise: bool = True  # False: an update needs the norm of a whole array
     repeatable: bool = True  # False: an update draws random numbers, which no checkpoint holds
     momentum: bool = True  # False: MXNet's fails with a momentum
     defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments whose default in MXNet is wrong
     replicable: bool = True  # False: it keeps numbers that several devices of one process would share
-    uses_epoch: bool = False  # an update depends on the epoch
     divides_by_lr: bool = False  # an update divides by the learning rate
     networks: bool = True  # False: it updates only matrices, without weight decay
 
 
 OPTIMIZERS = {
-    "rmsprop_warmup": OptimizerEntry(
-        "mxscale.train.optim.rmsprop_warmup:RMSpropWarmup", uses_epoch=True, divides_by_lr=True
-    ),
+    "rmsprop_warmup": OptimizerEntry("mxscale.train.optim.rmsprop_warmup:RMSpropWarmup", divides_by_lr=True),
     "dcasgd": OptimizerEntry(momentum=False),
     "groupadagrad": OptimizerEntry(networks=False),
-    "lamb": OptimizerEntry(since="1.6", elementwise=False),
+    "lamb": OptimizerEntry(since="1.6"),
     # Its momentum correction applies to the first four arrays and the first device only
-    "lars": OptimizerEntry(since="1.6", elementwise=False, defaults={"momentum_correction": False}),
-    "lbsgd": OptimizerEntry(elementwise=False, replicable=False),
+    "lars": OptimizerEntry(since="1.6", defaults={"momentum_correction": False}),
+    "lbsgd": OptimizerEntry(replicable=False),
     "nadam": OptimizerEntry(replicable=False),
     "sgld": OptimizerEntry(repeatable=False),
 }

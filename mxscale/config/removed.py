@@ -2,23 +2,24 @@
 
 from typing import Any, Dict, Optional
 
-# Key of a setting -> its default. A record with another value is refused, since the run can't be repeated without it.
+# Key of a setting -> its default. A run that has another value is read, but neither resumed nor repeated.
 DEFAULTS: Dict[str, Any] = {
     "launch.kind": "process",
     "launch.image": None,
     "data.augment.policy": "none",
     "data.augment.policy_ops": 2,
     "data.augment.policy_magnitude": 9,
+    "comm.update_on": "worker",
+    "comm.threshold": 0.5,
+    "comm.hierarchical": False,
 }
-IGNORED = (
-    "comm.probe_s",
-    "evaluation",
-    "tracking.log_model",
-)  # settings without an effect on results: a record may have any value
+# Settings without an effect on results: a record may have any value
+IGNORED = ("comm.probe_s", "comm.timeline", "evaluation", "tracking.log_model")
 
 CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
 AUGMENT = "use data.augment.erase, mixup, cutmix, or augment=level2 or level3 (docs/input.md)"
 COMPARE = "measure the back ends with mxscale test-allreduce comm=NAME, and choose one"
+RANKS_UPDATE = "use comm=parameter_server, where each rank updates its weights"
 INSTEAD: Dict[str, str] = {
     "launch.kind": CONTAINERS,
     "launch.image": CONTAINERS,
@@ -35,6 +36,11 @@ INSTEAD: Dict[str, str] = {
     "comm=auto": COMPARE,
     "evaluation": "run mxscale evaluate RUN_DIR after the run",
     "tracking.log_model": "run mxscale register RUN_DIR after the run, or set tracking.register=NAME",
+    "comm=dist_async": RANKS_UPDATE,
+    "comm.update_on": RANKS_UPDATE,
+    "comm.hierarchical": "set the environment variable HOROVOD_HIERARCHICAL_ALLREDUCE=1, which ranks inherit",
+    "comm.timeline": "set the environment variable HOROVOD_TIMELINE=FILE.json, which ranks inherit",
+    "comm.threshold": "it was that of comm.compression=2bit; use comm.compression=fp16",
 }
 
 

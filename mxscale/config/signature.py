@@ -19,7 +19,6 @@ UNSIGNED = (
     "budget",
     "machine.prices",
     "model.input",
-    "comm.timeline",
     "launch.setup_minutes",
     "launch.start_timeout_s",
     "launch.stop_grace_s",

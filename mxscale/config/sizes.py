@@ -52,15 +52,6 @@ def server_count(comm: Comm, processes: int) -> int:
     return int(text[:-1]) * processes if text.endswith("x") else int(text)
 
 
-def unsaved(comm: Comm) -> Optional[str]:
-    """Return why a checkpoint cannot hold all state of this exchange, so that no run resumes; None if it can."""
-    if comm.update_on == "server":
-        cause = "comm.update_on=server" if "worker" in comm.entry.update_on else f"comm={comm.backend}"
-        return f"with {cause} the optimizer's state is on the servers, and MXNet can't save it there"
-    unsaved_residual = comm.in_transit.unsaved
-    return f"with comm.compression={comm.compression} {unsaved_residual}" if unsaved_residual else None
-
-
 def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] = None) -> Sizes:
     """Return the sizes of a run: global batch = per-device batch x shards x accumulation.
 

@@ -246,14 +246,8 @@ class Comm:
     )
     overlap: bool = setting(True, "exchange gradients during the backward pass; false: after it")
     compression: str = setting("none", "gradients in transit", choices=COMPRESSIONS)
-    threshold: float = setting(0.5, "2bit: each element is sent as the threshold, its negative, or 0", low=1e-6)
     double_buffering: bool = setting(False, "apply gradients one step late and exchange them during that step")
     servers: Any = setting(1, "parameter servers: a number, or 1x, 2x, ... for that many per rank process", low=1)
-    update_on: str = setting("worker", "parameter servers: where the optimizer runs", choices=("worker", "server"))
-    hierarchical: bool = setting(
-        False, "Horovod with NCCL over MPI: reduce within each machine first, then between machines"
-    )
-    timeline: bool = setting(False, "write Horovod's timeline to the run directory; it grows with every step")
 
     @property
     def entry(self) -> Backend:

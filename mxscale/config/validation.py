@@ -8,14 +8,13 @@ import re
 from dataclasses import replace
 from typing import Any, Optional
 
-from mxscale.config.backends import ALIASES, HOROVOD_OPTIONS
+from mxscale.config.backends import ALIASES
 from mxscale.config.datasets import DATASETS
 from mxscale.config.operation_settings import Launch
 from mxscale.config.optimizers import optimizer_entry
 from mxscale.config.readers import READERS
 from mxscale.config.schedules import SCHEDULES
 from mxscale.config.schema import Config, check_rules, flatten, to_dict
-from mxscale.config.sizes import unsaved
 from mxscale.config.training_settings import Batch, Comm, Data, Optimizer, Schedule
 from mxscale.util import hostfile
 from mxscale.util.errors import ConfigError
@@ -38,7 +37,7 @@ def validate(config: Config) -> Config:
     check_rules(config)
     data, optimizer, comm, precision = config.data, config.optimizer, config.comm, config.precision
     _check_run(config)
-    _check_update(optimizer, comm, precision)
+    _check_average(optimizer, precision)
     for key, folder in (("runs", config.runs), ("data.cache", data.cache)):
         _check_folder(key, folder)
     _check_data(data)
@@ -50,11 +49,9 @@ def validate(config: Config) -> Config:
     _check_optimizer(optimizer, config.schedule)
     _check_hosts(config.launch.hosts)
     _check_ranks(config.launch, comm, data.shards)
-    _check_options(comm, precision)
+    _check_double_buffering(comm, precision)
     _check_servers(comm)
     _check_compression(comm, precision)
-    if comm.entry.needs_servers and comm.update_on == "server":
-        _check_server_update(comm, optimizer, precision)
     return config
 
 
@@ -178,20 +175,11 @@ def _check_optimizer(optimizer: Optimizer, schedule: Schedule) -> None:
             raise ConfigError(f"{key}: 0 is invalid with optimizer.name={name}, which divides by the learning rate")
 
 
-def _check_update(optimizer: Optimizer, comm: Comm, precision: str) -> None:
-    """Check what needs the summed gradients, or the same weights on all ranks after each step."""
-    average, norm = f"optimizer.ema_decay={optimizer.ema_decay}", f"optimizer.clip_norm={optimizer.clip_norm}"
-    if optimizer.ema_decay and not comm.entry.in_step:
-        raise ConfigError(
-            f"{average} with comm={comm.backend}: the weights of ranks differ between validations, and so would "
-            "their averages; use comm=horovod"
-        )
+def _check_average(optimizer: Optimizer, precision: str) -> None:
     if optimizer.ema_decay and precision == "float16":
-        raise ConfigError(f"{average} with precision=float16: an average in float16 loses changes; use precision=amp")
-    if optimizer.clip_norm and comm.update_on == "server":
         raise ConfigError(
-            f"{norm} with comm={comm.backend}: no rank has the sum of the gradients; use comm=horovod, or "
-            "optimizer.clip_gradient"
+            f"optimizer.ema_decay={optimizer.ema_decay} with precision=float16: an average in float16 loses changes; "
+            "use precision=amp"
         )
 
 
@@ -225,14 +213,9 @@ def _check_ranks(launch: Launch, comm: Comm, shards: Optional[int]) -> None:
         raise ConfigError(f"launch.ranks={ranks} {alone}")
     if isinstance(ranks, int) and shards is not None and shards < ranks:
         raise ConfigError(f"data.shards={shards} is less than launch.ranks={ranks}: every rank reads a shard")
-    if launch.restarts and unsaved(comm):
-        raise ConfigError(f"launch.restarts={launch.restarts}: {unsaved(comm)}; use launch.restarts=0")
 
 
-def _check_options(comm: Comm, precision: str) -> None:
-    for key in HOROVOD_OPTIONS:
-        if getattr(comm, key) and key not in comm.entry.options:
-            raise ConfigError(f"comm.{key}=true with comm={comm.backend}: only Horovod has it; use comm=horovod")
+def _check_double_buffering(comm: Comm, precision: str) -> None:
     if comm.double_buffering and precision == "amp":
         raise ConfigError(
             "comm.double_buffering=true with precision=amp: gradients are applied one step late, when the loss scale "
@@ -245,51 +228,19 @@ def _check_servers(comm: Comm) -> None:
         raise ConfigError(
             f"comm.servers={comm.servers}: expected a whole number of at least 1, or 1x, 2x, ... for that many per rank"
         )
-    if comm.entry.needs_servers:
-        if comm.update_on not in comm.entry.update_on:
-            raise ConfigError(
-                f"comm.update_on={comm.update_on} with comm={comm.backend}: its servers apply each rank's gradients on "
-                f"arrival; use comm.update_on={comm.entry.update_on[0]}"
-            )
-        return
-    for key, is_set in (("servers", comm.servers != 1), ("update_on", comm.update_on == "server")):
-        if is_set:
-            raise ConfigError(
-                f"comm.{key}={getattr(comm, key)} with comm={comm.backend}: that back end has no servers; "
-                "use comm=parameter_server"
-            )
+    if comm.servers != 1 and not comm.entry.needs_servers:
+        raise ConfigError(
+            f"comm.servers={comm.servers} with comm={comm.backend}: that back end has no servers; "
+            "use comm=parameter_server"
+        )
 
 
 def _check_compression(comm: Comm, precision: str) -> None:
     if comm.compression not in comm.entry.compression:
-        if comm.in_transit.decoded_by_servers:
-            why = f"only parameter servers decode it; use {comm.entry.compression[-1]}, or comm=parameter_server"
-        else:
-            why = "a checkpoint cannot hold its residuals of a run with parameter servers; use comm=horovod"
+        why = "a checkpoint cannot hold its residuals of a run with parameter servers; use comm=horovod"
         raise ConfigError(f"comm.compression={comm.compression} with comm={comm.backend}: {why}")
     if precision not in comm.in_transit.accepted:
         raise ConfigError(
             f"comm.compression={comm.compression} with precision={precision}: the compression does not accept it; "
             f"use precision={' or '.join(comm.in_transit.accepted)}"
         )
-
-
-def _check_server_update(comm: Comm, optimizer: Optimizer, precision: str) -> None:
-    where = f"comm={comm.backend} with comm.update_on=server"
-    instead = "; use comm=parameter_server with comm.update_on=worker"
-    if comm.double_buffering:
-        raise ConfigError(f"comm.double_buffering=true: {where} has no sum to buffer for a step{instead}")
-    if comm.compression != "none" and not comm.in_transit.decoded_by_servers:
-        raise ConfigError(
-            f"comm.compression={comm.compression}: {where} sends gradients uncompressed to float32 weights{instead}"
-        )
-    if precision != "float32":
-        raise ConfigError(f"precision={precision}: {where} updates float32 weights only{instead}")
-    entry = optimizer_entry(optimizer.name)
-    if entry.uses_epoch:
-        raise ConfigError(
-            f"optimizer.name={optimizer.name} depends on the epoch, which servers do not know: {where}{instead}"
-        )
-    if not entry.elementwise and comm.servers != 1:
-        takes = f"optimizer.name={optimizer.name} takes the norm of whole arrays"
-        raise ConfigError(f"{takes}, and {where} splits them over servers; use comm.servers=1")

@@ -84,14 +84,14 @@ def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
 def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     comm, seen = config.comm, step.exchange
     backward = BACKWARD * step.compute / facts.micro_batches
-    if not comm.double_buffering and comm.update_on == "worker" and config.precision != "amp":
+    if not comm.double_buffering and config.precision != "amp":
         beyond = max(0.0, step.exchange_alone - (step.compute + step.cores))
         why = "exchanged during compute of the next step, applied one step late"
         yield Advice("comm.double_buffering=true", step.without(max(0.0, seen - beyond)), why)
     if not comm.overlap and not comm.double_buffering:
         hidden = min(seen, backward)
         yield Advice("comm.overlap=true", step.without(hidden), "exchanged during backward")
-    if comm.compression == "none" and comm.update_on == "worker":
+    if comm.compression == "none":
         saved = min(seen, step.exchange_alone / 2)
         yield Advice("comm.compression=fp16", step.without(saved), "half the bytes")
     one_bucket = facts.parameters_mb and facts.parameters_mb * MIB <= bucket_bytes(comm, facts.parameters_mb * MIB)
@@ -122,7 +122,7 @@ def of_cores(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
 
 def of_compute(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     comm = config.comm
-    allowed = comm.update_on == "worker" and not comm.double_buffering and "amp" in comm.in_transit.accepted
+    allowed = not comm.double_buffering and "amp" in comm.in_transit.accepted
     allowed &= not network(config.model.name).from_weights
     if facts.device == "gpu" and config.precision == "float32" and allowed:
         why = "half the bytes, and faster float16 multiplication"

@@ -45,7 +45,7 @@ def main(config: Config, request: AllReduce, hook: Hook = NO_HOOK) -> int:
     ranks = choose_ranks(config, nodes)
     if ranks == 1:
         raise ConfigError("launch.ranks=1: one rank exchanges nothing; use launch.ranks=2 or more")
-    check_backend(config, device, ranks, nodes)
+    check_backend(config.comm, config.optimizer.name, device, ranks, nodes)
     plan = Plan(hosts=tuple(nodes), device=device)
     return recording.execute(Times, config, resources.price, request, plan, ranks, hook=hook)
 
@@ -54,8 +54,8 @@ def check(config: Config) -> None:
     """Raise ConfigError for settings that cannot be measured."""
     recording.check(config, "a measurement of all-reduces", "allreduce.seconds")
     comm = config.comm
-    if comm.entry.single_rank or not comm.entry.in_step:
-        able = [name for name, entry in BACKENDS.items() if entry.in_step and entry.exchange]
+    if comm.entry.single_rank:
+        able = [name for name, entry in BACKENDS.items() if entry.exchange]
         raise ConfigError(f"comm={comm.backend}: has no all-reduce of its own; use one of {', '.join(able)}")
     if comm.compression != "none":
         raise ConfigError(f"comm.compression={comm.compression}: the arrays are float32; leave it out")

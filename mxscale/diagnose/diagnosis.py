@@ -29,8 +29,6 @@ INTERVALS = 8  # per probe
 def check(config: Config) -> None:
     """Raise ConfigError for settings that can't be diagnosed."""
     recording.check(config, "a diagnosis", "diagnose.seconds and diagnose.repeats")
-    if not config.comm.entry.in_step:
-        raise ConfigError(f"comm={config.comm.backend}: its ranks take no step together, so no step can be broken down")
 
 
 def main(config: Config, settings: Diagnose) -> int:

@@ -32,10 +32,6 @@ LINES = 10  # of progress
 def check(config: Config) -> None:
     """Raise ConfigError for settings that can't be tested."""
     recording.check(config, "a range test", "find_lr.steps")
-    if not config.comm.entry.in_step:
-        raise ConfigError(f"comm={config.comm.backend}: its ranks take no step together, so no step has one rate")
-    if config.comm.entry.needs_servers and config.comm.update_on == "server":
-        raise ConfigError("comm.update_on=server: the servers hold the schedule; use comm.update_on=worker")
 
 
 def main(config: Config, settings: FindLr) -> int:

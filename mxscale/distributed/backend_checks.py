@@ -11,7 +11,7 @@ import mxnet.runtime
 
 from mxscale.config.backends import DEFAULT
 from mxscale.config.optimizers import optimizer_entry
-from mxscale.config.schema import Comm, Config
+from mxscale.config.schema import Comm
 from mxscale.config.sizes import server_count
 from mxscale.distributed.communicators import horovod_build
 from mxscale.environment.placement import Placement
@@ -20,11 +20,11 @@ from mxscale.util.errors import ConfigError
 PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # ephemeral ports
 
 
-def check_backend(config: Config, device: str, ranks: int, hosts=()) -> None:
-    """Check that the back end of `config` works with `ranks` ranks on the hosts of the plan; none: this machine."""
-    comm, entry = config.comm, config.comm.entry
+def check_backend(comm: Comm, optimizer: str, device: str, ranks: int, hosts=()) -> None:
+    """Check that a back end works with an optimizer and `ranks` ranks on the hosts of the plan; none: this machine."""
+    entry = comm.entry
     if (entry.drives_all_devices or entry.process_per_node) and ranks > 1:
-        check_replicas(config.optimizer.name)
+        check_replicas(optimizer)
     if entry.process_per_node:
         check_equal_nodes(comm, Placement(ranks, 1, hosts))
     if entry.mxnet_feature and not mxnet.runtime.Features().is_enabled(entry.mxnet_feature):
@@ -36,17 +36,7 @@ def check_backend(config: Config, device: str, ranks: int, hosts=()) -> None:
         raise ConfigError(f"comm={entry.name}: sums on GPUs only; use comm={DEFAULT}, or launch.device=gpu")
     if entry.uses_horovod:
         check_transport(comm)
-    if comm.hierarchical:
-        check_hierarchical(comm, device)
-    check_ports(config, ranks, hosts)
-
-
-def check_hierarchical(comm: Comm, device: str) -> None:
-    """Check for NCCL and MPI: Horovod 0.28 needs both for hierarchical sums (its operations.cc)."""
-    if not horovod_build()["nccl"]:
-        raise ConfigError("comm.hierarchical=true: Horovod needs NCCL for it, and was built without NCCL")
-    if comm.transport != "mpi" or device != "gpu":
-        raise ConfigError("comm.hierarchical=true: Horovod needs GPUs and MPI for it; set comm.transport=mpi")
+    check_ports(comm, ranks, hosts)
 
 
 def check_replicas(optimizer: str) -> None:
@@ -80,14 +70,14 @@ def check_transport(comm: Comm) -> None:
         raise ConfigError("comm.transport=mpi: mpirun is not on the PATH; install Open MPI, or use gloo")
 
 
-def check_ports(config: Config, ranks: int, hosts=()) -> None:
+def check_ports(comm: Comm, ranks: int, hosts=()) -> None:
     """Check that each machine has enough ports for its parameter servers and ranks.
 
     Each process listens on a port and connects to every process of the other kind. The scheduler and each process
     connect to each other.
     """
-    processes = Placement(ranks, 1, hosts).processes(config.comm)
-    servers = server_count(config.comm, processes)
+    processes = Placement(ranks, 1, hosts).processes(comm)
+    servers = server_count(comm, processes)
     if not servers:
         return
     ranks = processes
@@ -98,6 +88,6 @@ def check_ports(config: Config, ranks: int, hosts=()) -> None:
     available = last - first + 1
     if needed > available:
         raise ConfigError(
-            f"comm.servers={config.comm.servers}: {servers} servers and {ranks} ranks need {needed:,} ports on one "
+            f"comm.servers={comm.servers}: {servers} servers and {ranks} ranks need {needed:,} ports on one "
             f"machine, which has {available:,} ({PORTS}); use fewer servers"
         )

@@ -46,7 +46,6 @@ class Local:
 
     rank, size, local_rank = 0, 1, 0
     gathers = True  # whether `all_gather` is implemented
-    in_step = True  # ranks take each step together, so that they can agree on something after each
 
     def __init__(self, options: Optional[Comm] = None, devices: int = 1):
         pass
@@ -172,10 +171,6 @@ class ParameterServers(KVStoreSums, Horovod):
     def __init__(self, options: Comm, devices: int):
         set_own_address()
         super().__init__(options, devices)
-        self.in_step = options.entry.in_step
-        if options.in_transit.decoded_by_servers:
-            compression = resolve_name(options.in_transit.implementation)
-            self.kvstore.set_gradient_compression(compression.server_options(options))
 
     def close(self):
         nd.waitall()

@@ -1,11 +1,9 @@
 """Gradients in transit: what is sent of a bucket, one class for each entry of config/compressions.py."""
 
 import math
-from typing import Dict, List
+from typing import List
 
 from mxnet import nd
-
-from mxscale.config.schema import Comm
 
 
 def is_half(array: nd.NDArray) -> bool:
@@ -77,12 +75,3 @@ class Float16(Wire):
 
     def scale_of(self, images: int) -> float:
         return 2.0 ** round(math.log2(images))
-
-
-class TwoBit(Wire):
-    """MXNet's kvstore encodes what it is given."""
-
-    @staticmethod
-    def server_options(options: Comm) -> Dict[str, object]:
-        """Return the arguments of set_gradient_compression."""
-        return {"type": "2bit", "threshold": options.threshold}

@@ -121,9 +121,6 @@ class Exchange:
         for wire in self.wires:
             wire.unpack()
 
-    def synchronise_weights(self) -> None:
-        """Make the weights equal on all ranks before they are read. Here they always are equal."""
-
     def state(self) -> Dict[str, nd.NDArray]:
         """Return the arrays that a checkpoint must contain; here nothing is under way between two steps."""
         return {}

@@ -35,7 +35,7 @@ class StopConsensus:
 
         A collective.
         """
-        if not self.comm.in_step or step < self.due:
+        if step < self.due:
             return
         now = time.monotonic()
         if self.began is not None:
@@ -46,8 +46,6 @@ class StopConsensus:
 
     def agreed(self) -> bool:
         """Return whether to stop, the same on all ranks, after a step's work is dispatched. A collective."""
-        if not self.comm.in_step:
-            return bool(self.comm.total([self.comm.rank == 0 and self.requested()])[0])
         if self.pending is None:
             return False
         (requested, steps), self.pending = self.pending(), None

@@ -2,12 +2,12 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from typing import Mapping, Optional
 
 from mxscale.environment import description
+from mxscale.util.signal_names import signal_name
 
 TIMEOUT_S = 120.0  # MXNet's import from a cold or remote disk is slow
 
@@ -28,5 +28,5 @@ def of_mxnet(environ: Optional[Mapping[str, str]] = None) -> dict:
     if done.returncode == 0 and lines:
         return json.loads(lines[-1])
     if done.returncode < 0:
-        return {"error": f"import mxnet was killed by {signal.Signals(-done.returncode).name}"}
+        return {"error": f"import mxnet was killed by {signal_name(-done.returncode)}"}
     return {"error": (done.stderr.strip().splitlines() or [f"import mxnet exited with {done.returncode}"])[-1]}

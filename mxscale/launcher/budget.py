@@ -8,10 +8,9 @@ the bound are killed; their last checkpoint stays.
 
 import math
 import time
-from typing import Dict, Iterable, List, Optional, Sequence, Set
+from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Set
 
 from mxscale.config.schema import Budget, Config
-from mxscale.config.sizes import Sizes
 from mxscale.cost import prices, run_cost
 from mxscale.cost.prices import Usage
 from mxscale.launcher.progress import Follower, echo
@@ -51,22 +50,8 @@ def check(budget: Budget, price: Price, earlier: Sequence[Usage] = ()) -> None:
             )
         if prices.affordable_s(price, {currency: bound}, earlier, following) <= 0:
             least = prices.bill(price, [*earlier, following])[currency]
-            raise ConfigError(f"{setting}: {_start(price, earlier)} {least:.4f} {currency.upper()}; raise it")
-
-
-def _start(price: Price, earlier: Sequence[Usage]) -> str:
-    """Return what the least cost consists of, as the subject of a sentence."""
-    parts = []
-    if earlier:
-        parts.append("earlier attempts")
-    elif price.setup_minutes:
-        parts.append(f"{price.setup_minutes:g} minutes of set-up")
-    if price.billing == "per_hour":
-        parts.append("a started hour")
-    elif price.minimum_s:
-        parts.append(f"at least {price.minimum_s} s")
-    detail = f" ({', '.join(parts)})" if parts else ""
-    return f"the start alone{detail} costs"
+            billed = "the start with earlier attempts" if earlier else "the start alone (set-up, least billed time)"
+            raise ConfigError(f"{setting}: {billed} costs {least:.4f} {currency.upper()}; raise it")
 
 
 class BudgetMonitor:
@@ -120,13 +105,13 @@ def deadline(run: RunDir, budget: Budget, attempt: int) -> float:
     return began / 1000 + prices.affordable_s(price, budget.bounds, before, following)
 
 
-def check_prepared(run: RunDir, config: Config, attempt: int) -> None:
+def check_prepared(run: RunDir, budget: Budget, attempt: int) -> None:
     """Refuse a prepared attempt if the budget leaves no time for its ranks. Raises ConfigError."""
-    left = deadline(run, config.budget, attempt) - time.time()
+    left = deadline(run, budget, attempt) - time.time()
     least = DEFAULT_S + shutdown_s(run.plan())
     if left < least:
         raise ConfigError(
-            f"{describe(config.budget.bounds)}: it pays for {max(0.0, left):.0f} s after the preparation, and the "
+            f"{describe(budget.bounds)}: it pays for {max(0.0, left):.0f} s after the preparation, and the "
             f"ranks' start and end take at least {least:.0f} s; raise it"
         )
 
@@ -138,8 +123,7 @@ class Durations:
     """
 
     def __init__(self, run: RunDir, config: Config, plan: Plan):
-        self.run, self.config, self.sizes, self.shutdown_s = run, config, plan.sizes, shutdown_s(plan)
-        self.images = {name: split.count for name, split in plan.splits.items()}
+        self.run, self.config, self.plan, self.shutdown_s = run, config, plan, shutdown_s(plan)
         self.step, self.steps_s, self.validation_s, self.checkpoint_s = 0, [], None, None
         self._last = None
         self._add(run.history())  # of earlier attempts
@@ -161,13 +145,10 @@ class Durations:
             self._add_checkpoint(before)
         same = before is not None and before["attempt"] == line["attempt"]
         if same and before["step"] == line["step"] and "val/loss" in metrics:
-            self.validation_s = max(self.validation_s or 0.0, _seconds_between(before, line))
+            self.validation_s = max(self.validation_s or 0.0, (line["time_ms"] - before["time_ms"]) / 1000)
         rate = metrics.get("throughput/images_per_s")
         if rate:
-            self.steps_s = [*self.steps_s, self.sizes.global_batch / rate][-RECENT:]
-        elif same and "train/loss" in metrics and line["step"] > before["step"]:  # comm=dist_async reports no rate
-            step_s = _seconds_between(before, line) / (line["step"] - before["step"])
-            self.steps_s = [*self.steps_s, step_s][-RECENT:]
+            self.steps_s = [*self.steps_s, self.plan.sizes.global_batch / rate][-RECENT:]
         self._last, self.step = line, line["step"]
 
     def _add_checkpoint(self, line: dict) -> None:
@@ -187,45 +168,46 @@ class Durations:
         """Return an upper estimate before the first validation: the time to train on as many images."""
         if self.validation_s is not None:
             return MARGIN * self.validation_s
-        return max(DEFAULT_S, self.images["val"] / self.sizes.global_batch * self.one_step_s())
+        return max(DEFAULT_S, self.plan.splits["val"].count / self.plan.sizes.global_batch * self.one_step_s())
 
     def one_checkpoint_s(self) -> float:
         return MARGIN * self.checkpoint_s if self.checkpoint_s is not None else DEFAULT_S
 
     def stop_s(self) -> float:
         """Return the longest time until the processes of a run that is asked to stop now have ended."""
-        steps = 3  # or two, and a batch of a validation
-        if not self.config.comm.entry.in_step:  # ranks synchronise only to validate or to write a checkpoint
-            steps = 1 + min(n - self.step % n for n in intervals(self.config, self.sizes))
-        return steps * self.one_step_s() + self.one_checkpoint_s() + self.shutdown_s
+        # Three steps, or two and a batch of a validation
+        return 3 * self.one_step_s() + self.one_checkpoint_s() + self.shutdown_s
 
     def finish_s(self) -> float:
         """Return the time until a run that is not stopped has ended."""
-        done, total = self.step, self.sizes.total_steps
-        every = intervals(self.config, self.sizes)
-        validations = len(scheduled_steps(done, total, every[0]))
-        tests = self.images.get("test", 0) / max(1, self.images["val"])
-        checkpoints = len(scheduled_steps(done, total, *every))  # the best validation writes one too
+        left = remaining(self.config, self.plan, self.step)
         return (
-            (total - done) * self.one_step_s()
-            + (validations + tests) * self.one_validation_s()
-            + checkpoints * self.one_checkpoint_s()
+            left.steps * self.one_step_s()
+            + left.validations * self.one_validation_s()
+            + left.checkpoints * self.one_checkpoint_s()
             + self.shutdown_s
         )
 
 
-def intervals(config: Config, sizes: Sizes) -> List[int]:
-    """Return the steps between two validations, and those between two checkpoints."""
-    epoch, every = sizes.steps_per_epoch, config.checkpoint
-    steps = [config.validate_every * epoch, every.every_epochs * epoch]
-    return [*steps, every.every_steps] if every.every_steps else steps
+class Remaining(NamedTuple):
+    """What is left of a run."""
+
+    steps: int
+    validations: float  # and the test, as a share of a validation
+    checkpoints: int  # at most: a validation writes one if it is the best so far
 
 
-def _seconds_between(before: dict, line: dict) -> float:
-    return max(0.0, (line["time_ms"] - before["time_ms"]) / 1000)
+def remaining(config: Config, plan: Plan, done: int) -> Remaining:
+    """Return what follows step `done`."""
+    epoch, total, every = plan.sizes.steps_per_epoch, plan.sizes.total_steps, config.checkpoint
+    validated = _scheduled(done, total, config.validate_every * epoch)
+    saved = _scheduled(done, total, every.every_epochs * epoch, *([every.every_steps] if every.every_steps else []))
+    test = plan.splits["test"].count if "test" in plan.splits else 0
+    tests = test / max(1, plan.splits["val"].count)
+    return Remaining(max(0, total - done), len(validated) + tests, len(validated | saved))
 
 
-def scheduled_steps(done: int, total: int, *every: int) -> Set[int]:
+def _scheduled(done: int, total: int, *every: int) -> Set[int]:
     """Return the steps after `done` that are a multiple of one of `every`, and the last step."""
     steps = {step for period in every for step in range(period * (done // period + 1), total + 1, period)}
     return steps | {total} if total > done else steps

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from mxscale.config.schema import Config
+from mxscale.config.schema import Comm, Config, Launch
 from mxscale.config.sizes import server_count
 from mxscale.environment.hosts import SSH, Host
 from mxscale.environment.placement import Placement, threads_per_rank
@@ -43,32 +43,28 @@ def commands(
     """
     rank = [sys.executable, "-m", what[0], str(run_dir), str(attempt), *what[1:]]
     env = rank_environment(config, placed, environ)
-    if config.comm.timeline:
-        env["HOROVOD_TIMELINE"] = f"{run_dir}/timeline_{attempt}.json"  # written by rank 0
-    if config.comm.hierarchical:
-        env["HOROVOD_HIERARCHICAL_ALLREDUCE"] = "1"
-    servers = server_commands(config, run_dir, attempt, placed, env, environ)
+    servers = server_commands(config.comm, run_dir, attempt, placed, env, environ)
     if servers:
-        env = {**env, **ps_lite_environment(config, placed), "DMLC_ROLE": "worker"}
+        env = {**env, **ps_lite_environment(config.comm, placed), "DMLC_ROLE": "worker"}
     ranks = placed.processes(config.comm)
     # horovodrun starts a rank in every slot of -H, regardless of -np
     occupied = replace(placed, ranks=ranks, hosts=placed.hosts_of_ranks(config.comm)).occupied
     if config.comm.transport == "gloo" and len(occupied) == 1 and not occupied[0].here:
-        started = Command(_gloo(config, ranks, env, "") + rank, env)
+        started = Command(_gloo(config.launch, ranks, env, "") + rank, env)
         return [_over_ssh(occupied[0], started, environ), *servers]
     if config.comm.entry.uses_horovod:
         where = ",".join(f"{host.address}:{host.slots}" for host in occupied)
-        rank = LAUNCHERS[config.comm.transport](config, ranks, env, where) + rank
+        rank = LAUNCHERS[config.comm.transport](config.launch, ranks, env, where) + rank
     return [Command(rank, env), *servers]
 
 
-def server_commands(config: Config, run_dir: str, attempt: int, placed: Placement, env: Dict[str, str], environ):
+def server_commands(comm: Comm, run_dir: str, attempt: int, placed: Placement, env: Dict[str, str], environ):
     """Return the commands of the scheduler and the parameter servers; [] if the back end has none.
 
     The scheduler runs on the first host. Servers are distributed over the hosts without ranks, or over all hosts if
     each has ranks.
     """
-    count = server_count(config.comm, placed.processes(config.comm))
+    count = server_count(comm, placed.processes(comm))
     if not count:
         return []
     free = placed.hosts[len(placed.occupied) :] or placed.hosts
@@ -78,20 +74,20 @@ def server_commands(config: Config, run_dir: str, attempt: int, placed: Placemen
         name = role if role == "scheduler" else f"{role} {number}"
         module = ["-m", "mxscale.distributed.parameter_server"]
         argv = [sys.executable, *module, str(run_dir), str(attempt), name.replace(" ", ".")]
-        command = Command(argv, {**env, **ps_lite_environment(config, placed), "DMLC_ROLE": role}, name)
+        command = Command(argv, {**env, **ps_lite_environment(comm, placed), "DMLC_ROLE": role}, name)
         host = among[number % len(among)] if among else None
         built.append(command if host is None or host.here else _over_ssh(host, command, environ))
     return built
 
 
-def ps_lite_environment(config: Config, placed: Placement) -> Dict[str, str]:
+def ps_lite_environment(comm: Comm, placed: Placement) -> Dict[str, str]:
     """Return the variables of ps-lite, MXNet's implementation of servers, that are the same for all processes."""
-    workers = placed.processes(config.comm)
+    workers = placed.processes(comm)
     return {
         "DMLC_PS_ROOT_URI": placed.scheduler.address,
         "DMLC_PS_ROOT_PORT": str(placed.scheduler.port),
         "DMLC_NUM_WORKER": str(workers),
-        "DMLC_NUM_SERVER": str(server_count(config.comm, workers)),
+        "DMLC_NUM_SERVER": str(server_count(comm, workers)),
     }
 
 
@@ -128,19 +124,19 @@ def rank_environment(config: Config, placed: Placement, environ: Mapping[str, st
         # Horovod's ranks communicate in every cycle (1 ms), even without gradients, and that takes CPU time.
         # With double buffering no rank waits for an exchange at once (docs/exchange.md)
         env.setdefault("HOROVOD_CYCLE_TIME", "5")
-    if config.comm.entry.needs_servers and config.comm.update_on == "worker":
+    if config.comm.entry.needs_servers:
         # Keys are buckets, few and large: split each over all servers. By default MXNet splits from 1,000,000 numbers
         env.setdefault("MXNET_KVSTORE_BIGARRAY_BOUND", "16384")
     return env
 
 
-def _gloo(config: Config, ranks: int, env, where: str) -> List[str]:
+def _gloo(launch: Launch, ranks: int, env, where: str) -> List[str]:
     # Its default of 30 s is too short for busy hosts, and its cache keeps interfaces that no longer exist
-    remote = ["--disable-cache", "--start-timeout", f"{config.launch.start_timeout_s:.0f}"] if where else []
+    remote = ["--disable-cache", "--start-timeout", f"{launch.start_timeout_s:.0f}"] if where else []
     return [*HOROVODRUN, "--gloo", *remote, "-np", str(ranks), "-H", where or f"localhost:{ranks}"]
 
 
-def _mpi(config: Config, ranks: int, env, where: str) -> List[str]:
+def _mpi(launch: Launch, ranks: int, env, where: str) -> List[str]:
     exported = [argument for name in sorted(env) for argument in ("-x", name)]
     # docker0 has the same address on every host with Docker: a rank that takes it for that of a peer waits forever
     chosen = any(name.startswith("OMPI_MCA_btl_tcp_if_") for name in env)

@@ -48,15 +48,9 @@ def _report_new_run(config: Config, resources: Resources) -> bool:
     """Prepare a run, print its cost, remove its directory; return whether a signal interrupted it."""
     run = directory.create(config)
     with guards.locked(run), Signals() as signals, guards.undone_if_refused(run, config, new=True):
-        context = setup.begin_attempt(RunContext(run, config, resources, signals))
-        setup.place(context)
-        setup.prepare(context)
-        if not signals.reason:
-            config = run.config()
-            plan = run.plan()
-            setup.announce(run, config, plan, resources.price)
-            plan = setup.record_environment(run, config, plan)
-            echo(report(config, plan, resources.price, expected_speed(run, config, plan)))
+        context, plan = setup.prepared(setup.begin_attempt(RunContext(run, config, resources, signals)))
+        if plan:
+            echo(report(context.config, plan, resources.price, expected_speed(run, context.config, plan)))
         guards.discard(run)
     return signals.reason is not None
 
@@ -107,7 +101,7 @@ def report(config: Config, plan: Plan, price: Price, speed: Optional[Speed], don
         per_hour = f"{_money(hour)} per hour" if hour else f"unknown: {price.why}"
         unknown = f"hours unknown: no earlier run of this config in {config.runs}/{config.entry}"
         return f"cost      {per_hour}; {unknown}; give budget.images_per_s=N"
-    parts, missing = _parts(config, plan, speed, done)
+    parts, missing = _parts(budget.remaining(config, plan, done), plan.sizes.global_batch, speed)
     seconds = sum(parts.values())
     setup_s = 0 if earlier else 60 * config.launch.setup_minutes
     sums = ", ".join(f"{name} {value:.1f}" for name, value in {"set-up": setup_s, **parts}.items() if value)
@@ -132,18 +126,13 @@ def report(config: Config, plan: Plan, price: Price, speed: Optional[Speed], don
     return "\n".join(lines)
 
 
-def _parts(config: Config, plan: Plan, speed: Speed, done: int):
-    """Return ({part: seconds}, unknown parts) of the steps after `done`."""
-    total = plan.sizes.total_steps
-    to_validate, *to_save = budget.intervals(config, plan.sizes)
-    validations = len(budget.scheduled_steps(done, total, to_validate))
-    tests = (plan.splits["test"].count if "test" in plan.splits else 0) / max(1, plan.splits["val"].count)
-    checkpoints = len(budget.scheduled_steps(done, total, *to_save))
-    parts = {"training": max(0, total - done) * plan.sizes.global_batch / speed.images_per_s}
+def _parts(left: budget.Remaining, global_batch: int, speed: Speed):
+    """Return ({part: seconds}, unknown parts) of what is left of a run."""
+    parts = {"training": left.steps * global_batch / speed.images_per_s}
     counted = (
         ("start", speed.start_s, 1),
-        ("validation and test", speed.validation_s, validations + tests),
-        ("checkpoints", speed.checkpoint_s, checkpoints),
+        ("validation and test", speed.validation_s, left.validations),
+        ("checkpoints", speed.checkpoint_s, left.checkpoints),
     )
     parts.update({name: seconds * times for name, seconds, times in counted if seconds is not None})
     return parts, [name for name, seconds, _ in counted if seconds is None]

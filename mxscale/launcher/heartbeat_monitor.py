@@ -82,9 +82,9 @@ class HeartbeatMonitor:
         since = now - self._checked_at
         held_up = since if since > HELD_UP_S else 0.0
         for rank in range(self.ranks):
-            known = self._beats.get(rank)
-            if known and held_up:
-                self._beats[rank] = known._replace(silent_since=known.silent_since + held_up)
+            beat = self._beats.get(rank)
+            if beat and held_up:
+                self._beats[rank] = beat._replace(silent_since=beat.silent_since + held_up)
             try:
                 with open(self.run.rank_alive(rank)) as file:  # opening makes NFS ask its server
                     touched, fields = os.fstat(file.fileno()).st_mtime_ns, json.load(file)

@@ -18,6 +18,7 @@ from mxscale.launcher.supervisor import Watched
 from mxscale.records import summary
 from mxscale.rundir.status import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RankStatus, Status
 from mxscale.util.errors import ConfigError
+from mxscale.util.signal_names import signal_name
 
 RANKS_ENDED = "processes exited with non-zero status"  # Horovod's error after it started the ranks
 
@@ -81,7 +82,7 @@ def merge(
     if silent:
         first = next((gone for gone in ended if gone.rank in silent), None)
         gone, number = ([first.rank], first.signal) if first else (silent, None)
-        by = f" by {signal.Signals(number).name}" if number else ""
+        by = f" by {signal_name(number)}" if number else ""
         why = "see" if number not in (None, signal.SIGKILL) else "killed, or out of memory? see"
         error = f"rank {', '.join(map(str, gone))} ended without a status{by} ({why} ranks/launch.log)"
         return _failed(FAILURE, error, gone)
@@ -160,10 +161,10 @@ def restart_message(failure: Failure, number: int, context: RunContext, left: Se
     lost = ", ".join(host.name for host in context.resources.nodes if host not in left)
     if not lost:
         return text
-    others = ", ".join(host.name for host in left)
+    remaining = ", ".join(host.name for host in left)
     if launch.ranks == "auto" or ranks_that_fit(launch.ranks, left):
-        return f"{text}\nwithout {lost}: the ranks on {others} take over its data shards; the global batch stays"
-    return f"{text}\nwithout {lost}: all {launch.ranks} ranks run on {others}"
+        return f"{text}\nwithout {lost}: the ranks on {remaining} take over its data shards; the global batch stays"
+    return f"{text}\nwithout {lost}: all {launch.ranks} ranks run on {remaining}"
 
 
 def with_image(failure: Failure, logs: Logs) -> Failure:

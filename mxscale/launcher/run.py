@@ -7,7 +7,6 @@ import sys
 from typing import Optional, Sequence, Tuple
 
 from mxscale.config.schema import Config
-from mxscale.config.sizes import unsaved
 from mxscale.cost import run_cost
 from mxscale.environment.placement import Placement
 from mxscale.launcher import budget, dry_run, outcome, setup
@@ -95,10 +94,9 @@ def report_end(run: RunDir, config: Config, status: Status, failure: Optional[Fa
     """Print the last lines of the failed rank, how to resume, and the error as the last line."""
     if status.state == FINISHED:
         return
-    lost = unsaved(config.comm) if run.has_checkpoint() else None
-    resume = f"can't be resumed: {lost}" if lost else f"resume with: {guards.resume_command(run, config)}"
+    resume = f"resume with: {guards.resume_command(run, config)}"
     if status.state == KILLED:
-        bound = "raise the bound and " if status.reason == budget.REASON and not lost else ""
+        bound = "raise the bound and " if status.reason == budget.REASON else ""
         echo(f"interrupted ({status.reason}); {bound}{resume}")
         return
     print_last_lines(failure, logs)

@@ -8,18 +8,17 @@ import math
 import os
 import platform
 import shutil
-import signal
 import subprocess
 import time
 from dataclasses import replace
-from typing import List, NamedTuple, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import psutil
 
 from mxscale.config import signature
 from mxscale.config.networks import NETWORKS
-from mxscale.config.schema import Config, Machine, flatten, origin_of, to_dict
-from mxscale.config.sizes import server_count, unsaved
+from mxscale.config.schema import Comm, Config, Launch, Machine, flatten, origin_of, to_dict
+from mxscale.config.sizes import server_count
 from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts, machine, variables
 from mxscale.environment.container_limits import available_cores
@@ -38,6 +37,7 @@ from mxscale.tracking import uris
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError, RunFailed
+from mxscale.util.signal_names import signal_name
 
 ORPHANS_S = 120.0  # longest wait for ranks that a killed parent or a lost host left behind
 
@@ -68,30 +68,28 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     price = price_of(config, nodes, run, hooks)
     if not config.budget.dry_run:  # it reports the cost beyond a bound as well
         budget.check(config.budget, price, run_cost.so_far(run))
-    check_horovod(config)
+    check_horovod(config.comm, config.launch)
     weights_file = pretrained_file(config, run)
     if config.tracking.enabled:
         uris.store_uri(config.tracking, config.runs)  # raises ConfigError for an invalid URI
     return Resources(nodes, price, started, weights_file)
 
 
-def check_horovod(config: Config) -> None:
+def check_horovod(comm: Comm, launch: Launch) -> None:
     """Raise ConfigError if horovodrun or Gloo would crash on this machine."""
-    over_gloo = config.comm.entry.uses_horovod and config.comm.transport == "gloo"
+    over_gloo = comm.entry.uses_horovod and comm.transport == "gloo"
     if not over_gloo:
         return
     if shutil.which("env") is None:
         raise ConfigError(f"PATH={os.environ.get('PATH', '')}: has no `env`, which starts the ranks; add /usr/bin:/bin")
-    if not (config.launch.hosts or hosts.resolves("localhost")):
+    if not (launch.hosts or hosts.resolves("localhost")):
         line = "add the line `127.0.0.1 localhost` to /etc/hosts"
-        raise ConfigError(
-            f"comm={config.comm.backend}: the name localhost does not resolve, and horovodrun needs it; {line}"
-        )
+        raise ConfigError(f"comm={comm.backend}: the name localhost does not resolve, and horovodrun needs it; {line}")
     shm = machine.shared_memory()
     if not (shm and shm["writable"]):
-        raise ConfigError(f"comm={config.comm.backend}: {'; '.join(machine.SHM_NOT_WRITABLE)}")
+        raise ConfigError(f"comm={comm.backend}: {'; '.join(machine.SHM_NOT_WRITABLE)}")
     if hosts.needs_own_name(description.versions().get("horovod", "")) and not hosts.own_name_resolves():
-        raise ConfigError(f"comm={config.comm.backend}: {'; '.join(hosts.without_address(platform.node()))}")
+        raise ConfigError(f"comm={comm.backend}: {'; '.join(hosts.without_address(platform.node()))}")
 
 
 def price_of(
@@ -102,8 +100,8 @@ def price_of(
     Raises ConfigError.
     """
     billed = billed_machine(config, nodes)
-    known = next(filter(None, (hook.price(config) for hook in hooks)), run and run.price())
-    return replace(known, nodes=billed.nodes) if known else run_cost.pricing(config)(billed)
+    price = next(filter(None, (hook.price(config) for hook in hooks)), run and run.price())
+    return replace(price, nodes=billed.nodes) if price else run_cost.pricing(config)(billed)
 
 
 def billed_machine(config: Config, nodes: List[hosts.Host]) -> Machine:
@@ -135,28 +133,36 @@ def pretrained_file(config: Config, run: Optional[RunDir] = None) -> Optional[st
 
 def set_up(context: RunContext) -> Attempt:
     """Do everything that precedes the ranks of an attempt. Raises ConfigError to refuse it."""
-    run, signals, began = context.run, context.signals, context.resources.started
+    run, began = context.run, context.resources.started
     context = begin_attempt(context)
-    logs = Logs(run.path / "ranks")
-    stamps = {"began": began, "compose": time.time() - began}
-    place(context)
-    prepare(context)
-    stamps["preparation"] = time.time() - began - stamps["compose"]
-    config = run.config()  # the preparation may have set the input of pretrained weights
-    if not signals.reason:
-        hosts.check_inputs(run.plan())
-    context = replace(context, config=config)
-    if signals.reason:
+    logs, composed = Logs(run.path / "ranks"), time.time()
+    context, plan = prepared(context)
+    stamps = {"began": began, "compose": composed - began, "preparation": time.time() - composed}
+    if plan is None:
         return Attempt(context, None, stamps, logs)
-    plan = run.plan()
-    announce(run, config, plan, run.price())
-    if config.budget.bounds:
-        budget.check_prepared(run, config, context.attempt)
-    plan = record_environment(run, config, plan)
+    budget.check_prepared(run, context.config.budget, context.attempt)
     run.write_status(run.status().with_attempt(ranks=plan.sizes.ranks))  # rates depend on this number
     for hook in context.hooks:
         hook.before_ranks(context, plan)
     return Attempt(context, plan, stamps, logs)
+
+
+def prepared(context: RunContext) -> Tuple[RunContext, Optional[Plan]]:
+    """Prepare an attempt that has begun, print and record it.
+
+    Returns:
+        The context with the config that the preparation determined, and the plan; None if a signal stopped it.
+    """
+    run = context.run
+    place(context)
+    prepare(context)
+    context = replace(context, config=run.config())  # the preparation may have set the input of pretrained weights
+    if not context.signals.reason:
+        hosts.check_inputs(run.plan())
+    if context.signals.reason:
+        return context, None
+    announce(run, context.config, run.plan(), run.price())
+    return context, record_environment(run, context.config, run.plan())
 
 
 def begin_attempt(context: RunContext) -> RunContext:
@@ -242,7 +248,7 @@ def ended(status: int) -> str:
     """Return how a child process ended that reported no cause."""
     if status > 0:
         return f"ended with status {status}; its messages are above"
-    name = signal.Signals(-status).name
+    name = signal_name(-status)
     return f"was ended by {name}{' (out of memory?)' if name == 'SIGKILL' else ''}"
 
 
@@ -293,36 +299,20 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
     rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
     where = f" on {', '.join(host.name for host in plan.hosts)}" if plan.hosts else ""
     taken = ", ".join(f"{key} {value}" for key, value in plan.input_taken.items())
-    repeats = config.comm.entry.repeats(s.ranks)
-    update = [
-        f"{servers}, update on the {config.comm.update_on}s",
-        *([] if repeats else [config.comm.entry.not_repeatable]),
-    ]
-    lost, short = unsaved(config.comm), plan.short_shards
+    backend, short = config.comm.entry, plan.short_shards
+    not_repeatable = "" if backend.repeats(s.ranks) else f"; {backend.not_repeatable}"
+    for_tests = "; on CPU contexts for learning and testing only" if plan.device == "cpu" else ""
     rows = {
         "run": run.path,
         "data": f"{config.data.kind}: {s.train_images:,} training images, {plan.classes} classes{skipped}",
         "model": f"{config.model.name}{source}",
         "input": taken and f"of the pretrained weights: {taken} (model.input=config: as in data)",
-        "exchange": describe_exchange(run, config, plan),
+        "exchange": backend.drives_all_devices and f"kvstore {backend.kvstore}, one process{for_tests}",
         "ranks": f"{s.ranks}{where} on {plan.device}, {s.shards} data shards",
         "batch": f"{s.per_device_batch} per device, {s.global_batch} global; effective lr {s.effective_lr:g}",
-        "servers": servers and "; ".join(update),
-        "resume": lost and f"not possible: {lost}",
+        "servers": servers and f"{servers}{not_repeatable}",
         "shards": short and f"{short} of {s.shards} have fewer images than an epoch needs and start again",
         "steps": f"{s.total_steps:,} ({s.steps_per_epoch:,} per epoch{rest})",
         "price": prices.describe(price) if price.known else "unknown",
     }
     echo("\n".join(f"{name:<9} {text}" for name, text in rows.items() if text))
-
-
-def describe_exchange(run: RunDir, config: Config, plan: Plan) -> str:
-    """Return notes on the gradient exchange; "" if there is nothing."""
-    comm, notes = config.comm, []
-    if comm.entry.drives_all_devices:
-        notes.append(f"kvstore {comm.entry.kvstore}, one process")
-        if plan.device == "cpu":
-            notes.append("on CPU contexts for learning and testing only")
-    if comm.hierarchical and len(plan.hosts) < 2:
-        notes.append("comm.hierarchical has no effect on one machine")
-    return "; ".join(notes)

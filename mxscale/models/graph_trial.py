@@ -6,7 +6,6 @@ MXNet trusts a graph's attributes: some values end its process by a signal, othe
 import json
 import re
 import resource
-import signal
 import subprocess
 import sys
 
@@ -16,6 +15,7 @@ import psutil
 from mxscale.environment.container_limits import available_memory
 from mxscale.models import symbol, zoo
 from mxscale.util.errors import ConfigError
+from mxscale.util.signal_names import signal_name
 
 CPP_STACK = re.compile(r"\s*\[bt\]|Stack trace")
 LIMIT_S = 120  # of processor time; a ResNet-152 takes about 5 s
@@ -33,7 +33,7 @@ def check(saved, side: int, source: str) -> None:
     if not ended.returncode:
         return
     if ended.returncode < 0:
-        reason = f"it ends by {signal.Signals(-ended.returncode).name}"
+        reason = f"it ends by {signal_name(-ended.returncode)}"
     else:
         # MXNet 1.5 prints its C++ stack after the message
         lines = [line for line in ended.stderr.splitlines() if line.strip() and not CPP_STACK.match(line)]

@@ -54,7 +54,6 @@ class Task:
     # whether gradients are double-buffered -> bytes of a bucket
     bucket_bytes: Mapping[bool, float] = field(default_factory=lambda: dict.fromkeys((False, True), 32 * 2**20))
     overlap: bool = True
-    hierarchical: bool = False
     input_images_per_s: Optional[float] = None  # of a node; None: not modelled
     setup_s: float = 0.0
     billing: str = "per_second"
@@ -109,8 +108,6 @@ def _refusal(nodes: int, comm: str, precision: str, compression: str, double_buf
     backend, wire = BACKENDS[comm], COMPRESSIONS[compression]
     if backend.drives_all_devices and nodes > 1:
         return f"{', '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node"
-    if wire.decoded_by_servers and backend.exchange != SERVERS:
-        return f"compression={compression} needs parameter servers"
     if precision not in wire.accepted:
         return f"compression={compression} needs {' or '.join(wire.accepted)} gradients"
     if compression not in backend.compression:
@@ -171,7 +168,6 @@ def _step(plans: Plans, rates: np.ndarray, grid: Grid, task: Task) -> Plans:
         nic=nic,
         comm=comm,
         bytes_each=np.array([float(COMPRESSIONS[name].bytes_each) for name in plans["compression"].tolist()]),
-        hierarchical=task.hierarchical & (plans["nodes"] > 1) & (comm == RING),
         servers=_equivalent_servers(plans, nic, task.server),
         pushes=np.where([_pushes_each(name) for name in plans["comm"].tolist()], gpus, 1),
         buckets=_buckets(plans["double_buffering"], task),

@@ -5,7 +5,7 @@ sizes in bytes, rates in bytes per second and direction.
 
     step = max(input, compute + stragglers + exchange that backward does not hide)
 
-Sources: ring, arXiv:1802.05799 sec. 3; overlap by bucket, arXiv:1811.11141; hierarchical sums, arXiv:1807.11205;
+Sources: ring, arXiv:1802.05799 sec. 3; overlap by bucket, arXiv:1811.11141;
 parameter servers, arXiv:1512.01274.
 """
 
@@ -51,7 +51,6 @@ class Job:
     nic: Link = FREE  # between nodes; shared by the devices of a node
     comm: Union[str, np.ndarray] = RING  # RING | ALL_TO_ALL | SERVERS of config/backends.py
     bytes_each: Numbers = 4  # bytes of a gradient on the wire: 2 with fp16
-    hierarchical: Union[bool, np.ndarray] = False  # horovod: sum inside the nodes first
     servers: Numbers = 0  # dedicated server nodes; 0: each node runs a server beside its workers
     pushes: Numbers = 1  # of a node to the servers: 1 for its sum, or one per device
     largest: Numbers = 0.0  # share of the gradients on one server if large tensors are not split; 0: even shares
@@ -121,16 +120,11 @@ def overlapped(job: Job, sent: Sequence[Numbers]) -> Numbers:
 
 
 def exchange(job: Job, size: Numbers) -> Numbers:
-    """Return the seconds until all devices have the sum of a bucket of `size` bytes.
-
-    Hierarchical: reduce-scatter in the node, a ring over nodes (each device its share, together the NIC's), all-gather.
-    """
+    """Return the seconds until all devices have the sum of a bucket of `size` bytes."""
     across = np.greater(job.nodes, 1)
     intra, nic = slowed(job.intra, job.messages), slowed(job.nic, job.messages)
     inside = ring(job.gpus_per_node, size, intra)
-    tiered = inside + ring(job.nodes, size, nic)
-    flat = np.where(across, ring(job.devices, size, chained(job, intra, nic)), inside)
-    summed = np.where(job.hierarchical, tiered, flat)
+    summed = np.where(across, ring(job.devices, size, chained(job, intra, nic)), inside)
     kvstore = all_to_all(job.gpus_per_node, size, intra)
     served = kvstore + np.where(across | np.greater(job.servers, 0), parameter_servers(job, size, nic), 0)
     comm = np.asarray(job.comm)

@@ -103,7 +103,6 @@ def _task(config: Config, network: layers.Network, **known) -> scenarios.Task:
             for delayed in (False, True)
         },
         overlap=config.comm.overlap,
-        hierarchical=config.comm.hierarchical,
         setup_s=60 * config.launch.setup_minutes,
         billing=config.machine.billing,
         minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,

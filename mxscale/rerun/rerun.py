@@ -12,7 +12,6 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
-from mxscale.config.sizes import unsaved
 from mxscale.launcher.context import Hook, RunContext, Signals
 from mxscale.launcher.progress import echo
 from mxscale.records.recorded import is_forecast
@@ -195,11 +194,9 @@ class Rerun(Hook):
 
 
 def _expected(config: Config, plan: Plan, differs: List[str]) -> str:
-    backend, lost = config.comm.entry, unsaved(config.comm)
+    backend = config.comm.entry
     if not backend.repeats(plan.sizes.ranks):
         return f"at best within the spread of the seeds ({backend.not_repeatable})"
-    if lost:
-        return f"at best within the spread of the seeds (may not be repeatable: {lost})"
     if differs:
         return "within the spread of the seeds: equal weights need an equal environment"
     return "the same weights: nothing differs from the record"

@@ -10,7 +10,6 @@ refused.json warnings.json   why the preparation refused the run; warnings of ra
 pretrained.params network.json   weights and graph from another source
 params.json learning-curves.png   for MLflow: params of the first attempt, the figure of its page
 probe/                    the output of measurements by ranks
-timeline_<attempt>.json   Horovod's timeline, with comm.timeline=true
 rerun.json rerun/         the verdict of a rerun; the record of the first run
 diagnosis.json find-lr.json test-io.json test-allreduce.json   the result of the verb of that name, of mxscale diagnose
 cell.json home/           the cell of a sweep; HOME of the ranks, if their own is not writable
@@ -35,7 +34,7 @@ import yaml
 
 from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.rundir import json_record, metrics_file
-from mxscale.rundir.earlier_settings import converted
+from mxscale.rundir.earlier_settings import check_repeatable, converted
 from mxscale.rundir.json_fields import FIELDS
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
@@ -141,12 +140,18 @@ class RunDir:
         """Replace a JSON file atomically. Raises OSError."""
         json_record.write_object(self.path / name, values)
 
-    def config(self) -> Config:
-        """Return the configuration. Raises ConfigError if config.yaml is missing or damaged."""
+    def config(self, repeats: bool = False) -> Config:
+        """Return the configuration. Raises ConfigError if config.yaml is missing or damaged.
+
+        Args:
+            repeats: Refuse a configuration that this version can read but not run.
+        """
         values = self.read_yaml("config.yaml")
         if values is None:
             raise ConfigError(f"{self.path} is no run directory: it has no config.yaml")
         try:
+            if repeats:
+                check_repeatable(values)
             return from_dict(converted(values))
         except ConfigError as error:
             raise ConfigError(f"{self.path}/config.yaml: {error}") from None
@@ -166,11 +171,10 @@ class RunDir:
         json_record.save(self.path / "price.json", price)
 
     def requested_config(self) -> Config:
-        """Return the configuration without the input that came with pretrained weights."""
-        config, change = self.config(), self.plan().input
-        return (
-            dataclasses.replace(config, data=dataclasses.replace(config.data, **change.instead)) if change else config
-        )
+        """Return the configuration to repeat, without the input that came with pretrained weights."""
+        config, change = self.config(repeats=True), self.plan().input
+        changes = change.instead if change else {}
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, **changes))
 
     def write_config(self, config: Config) -> None:
         values = to_dict(config)  # without the password of tracking.uri

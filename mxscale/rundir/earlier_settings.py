@@ -12,11 +12,9 @@ def converted(values: Dict[str, Any]) -> Dict[str, Any]:
 
     Before there was data.reader, every run read with ImageRecordIter and had 2 threads by default. data.keep=ram gave
     the batches that data.keep=packed gave, so neither is needed.
-
-    Raises:
-        ConfigError: A setting that was removed has another value than its default.
     """
-    values = _without_removed(values)
+    removed_keys = {*removed.DEFAULTS, *removed.IGNORED}
+    values = unflatten({key: value for key, value in flatten(values).items() if key not in removed_keys})
     data = values.get("data")
     if not isinstance(data, dict) or "reader" in data:
         return values
@@ -24,9 +22,9 @@ def converted(values: Dict[str, Any]) -> Dict[str, Any]:
     return {**values, "data": {"threads": 2, **kept, "reader": "record_iter"}}
 
 
-def _without_removed(values: Dict[str, Any]) -> Dict[str, Any]:
+def check_repeatable(values: Dict[str, Any]) -> None:
+    """Raise ConfigError if a recorded setting that was removed had another value than its default."""
     flat = flatten(values)
     changed = [key for key, default in removed.DEFAULTS.items() if flat.get(key, default) != default]
     if changed:
         raise ConfigError(f"{changed[0]}={flat[changed[0]]}: {removed.refusal(changed[0])}")
-    return unflatten({key: value for key, value in flat.items() if key not in {*removed.DEFAULTS, *removed.IGNORED}})

@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from typing import List, Optional, Sequence
 
 from mxscale.config.schema import Config, Rerun, from_dict, to_dict
-from mxscale.config.sizes import unsaved
 from mxscale.cost import run_cost
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher.context import Hook, Signals
@@ -138,9 +137,7 @@ class Cell(Hook):
         if previous is None or previous.state not in (RUNNING, KILLED, REFUSED_CELL) or not previous.run:
             return None
         found = RunDir(previous.run)
-        if not found.exists or (unsaved(found.config().comm) and found.has_checkpoint()):
-            return None
-        return found
+        return found if found.exists else None
 
     def on_created(self, run: RunDir, signals: Signals) -> None:
         """Record the run directory; take over a stop request that arrived before the run handled signals."""

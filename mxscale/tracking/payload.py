@@ -199,7 +199,6 @@ def summary(run: RunDir) -> List[Point]:
 def artifacts(run: RunDir) -> List[Tuple[Path, Optional[str]]]:
     """Return (file, folder) of each upload; checkpoints are not uploaded, a tag has their path."""
     files = [(run.path / name, None) for name in ARTIFACTS]
-    files += [(path, None) for path in sorted(run.path.glob("timeline_*.json"))]
     files += [(path, "ranks") for path in sorted((run.path / "ranks").glob("*.log"))]
     return [(path, folder) for path, folder in files if path.is_file()]
 

@@ -38,32 +38,21 @@ def build() -> dict:
 def linked(library: str) -> dict:
     """Return the versions of CUDA, cuDNN and NCCL that `library` contains or is linked to."""
     handle = ctypes.CDLL(library)
+
+    def written(function: str) -> int:
+        """Return the number that a C function writes through a pointer; 0 if the function does not exist."""
+        number, call = ctypes.c_int(), getattr(handle, function, None)
+        if call:
+            call(ctypes.byref(number))
+        return number.value
+
+    cudnn = getattr(handle, "cudnnGetVersion", None)
     versions = {
-        "cuda": gpus.cuda_version(_number(handle, "cudaRuntimeGetVersion")),
-        "cudnn": gpus.library_version(_returned(handle, "cudnnGetVersion")),
-        "nccl": gpus.library_version(_number(handle, "ncclGetVersion")),
+        "cuda": gpus.cuda_version(written("cudaRuntimeGetVersion")),
+        "cudnn": gpus.library_version(cudnn() if cudnn else 0),
+        "nccl": gpus.library_version(written("ncclGetVersion")),
     }
     return {name: version for name, version in versions.items() if version}
-
-
-def _number(handle, function: str) -> int:
-    """Return the number that a C function writes through a pointer; 0 if the function does not exist."""
-    number = ctypes.c_int()
-    try:
-        getattr(handle, function)(ctypes.byref(number))
-    except AttributeError:
-        return 0
-    return number.value
-
-
-def _returned(handle, function: str) -> int:
-    """Return the result of a C function; 0 if the function does not exist."""
-    try:
-        call = getattr(handle, function)
-    except AttributeError:
-        return 0
-    call.restype = ctypes.c_size_t
-    return call()
 
 
 def main() -> None:

@@ -2,22 +2,22 @@
 
 import math
 from pkgutil import resolve_name
+from typing import Optional
 
 import mxnet as mx
 from mxnet import autograd, gluon
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.readers import READERS
-from mxscale.config.schema import Config
+from mxscale.config.schema import Config, Data
 from mxscale.config.sizes import Sizes
 from mxscale.data.reader.batches import Reading, seed_of
-from mxscale.distributed.exchange import Share, make_exchange
+from mxscale.distributed.exchange import Exchange, Share, make_exchange
 from mxscale.models import symbol, weights, zoo
 from mxscale.models.input_layer import InputLayer
 from mxscale.rundir.plan import Plan
 from mxscale.train.optim.averaging import NoAverage, WeightAverage
 from mxscale.train.optim.optimizer import CrossEntropy
-from mxscale.train.optim.server_update import ServerUpdate
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
 
@@ -34,7 +34,7 @@ def training_data(config: Config, plan: Plan, shards, devices):
         steps_per_epoch=sizes.steps_per_epoch,
         seed=config.seed,
         devices=devices,
-        threads=decoding_threads(config, plan),
+        threads=decoding_threads(config.data, plan),
         augmented_epochs=config.augmented_epochs,
     )
     entry = DATASETS[config.data.kind]
@@ -51,22 +51,21 @@ def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
         batches = resolve_name(entry.implementation)
         return batches.evaluation(config.data, plan.classes, split.count, comm.rank, config.seed, device)
     batches = resolve_name(f"{READERS[config.data.reader].module}:EvaluationData")
-    return batches(split, config.data, batch, (comm.rank, comm.size), device, decoding_threads(config, plan))
+    return batches(split, config.data, batch, (comm.rank, comm.size), device, decoding_threads(config.data, plan))
 
 
-def decoding_threads(config: Config, plan: Plan) -> int:
+def decoding_threads(data: Data, plan: Plan) -> int:
     """Return data.threads as a number."""
-    if config.data.threads != "auto":
-        return config.data.threads
-    return READERS[config.data.reader].threads or plan.threads or 1
+    if data.threads != "auto":
+        return data.threads
+    return READERS[data.reader].threads or plan.threads or 1
 
 
-def with_input(net, config: Config) -> InputLayer:
+def with_input(net, data: Data, precision: str) -> InputLayer:
     """Return a network that takes the images of the reader, hybridised."""
-    entry = DATASETS[config.data.kind]
-    normalised = entry.generated or READERS[config.data.reader].normalised
-    dtype = "float16" if config.precision == "float16" else "float32"
-    whole = InputLayer(net, config.data, dtype, normalised)
+    normalised = DATASETS[data.kind].generated or READERS[data.reader].normalised
+    dtype = "float16" if precision == "float16" else "float32"
+    whole = InputLayer(net, data, dtype, normalised)
     whole.hybridize(static_alloc=True, static_shape=True)
     return whole
 
@@ -105,9 +104,8 @@ def network(config: Config, plan: Plan, devices):
     return net
 
 
-def average(config: Config, parameters, running, statistics) -> NoAverage:
+def average(decay: Optional[float], parameters, running, statistics) -> NoAverage:
     """Return the moving average of the network, or the network itself without optimizer.ema_decay."""
-    decay = config.optimizer.ema_decay
     return WeightAverage(decay, parameters, running, statistics) if decay else NoAverage()
 
 
@@ -119,8 +117,8 @@ def objective(config: Config, plan: Plan, devices) -> CrossEntropy:
     return loss
 
 
-def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> tuple:
-    """Return (exchange, gradients of `trained` by device); backward writes the gradients to where they are sent from.
+def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> Exchange:
+    """Return the exchange of the gradients of `trained`, its `replicas`, which backward writes from now on.
 
     Call it before the first backward pass: a network hybridised with static_shape keeps the buffers of that pass.
 
@@ -128,9 +126,6 @@ def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> tuple
         trained: The trained parameters of `net`, in any order.
     """
     devices = trained[0].list_ctx()
-    if config.comm.update_on == "server":
-        shards = len(range(comm.rank, sizes.shards, comm.size))
-        return ServerUpdate(comm, trained, config, sizes, shards), gradients(trained, devices)
     shards = math.ceil(sizes.shards / sizes.ranks)  # of a device, or one less
     images = shards * config.batch.accumulation * sizes.per_device_batch
     ordered = config.data.shards is not None  # with fixed shards the weights do not depend on the number of ranks
@@ -141,7 +136,7 @@ def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> tuple
     )
     move_gradients(forward, exchange.replicas)
     exchange.replicas = gradients(trained, devices)
-    return exchange, exchange.replicas
+    return exchange
 
 
 def gradients(trained, devices) -> list:

@@ -23,8 +23,8 @@ from typing import Any, Dict, List, NamedTuple, Optional
 import numpy as np
 from mxnet import gluon, nd
 
-from mxscale.config.schema import Config
-from mxscale.config.sizes import Sizes, unsaved
+from mxscale.config.schema import Checkpoint as CheckpointSettings
+from mxscale.config.sizes import Sizes
 from mxscale.models import weights
 from mxscale.rundir import checkpoints, json_record
 from mxscale.rundir.checkpoints import MANIFEST, MAX_BYTES, OPTIMIZER, PICKLED
@@ -89,8 +89,8 @@ class Checkpoint(NamedTuple):
 class Checkpointer:
     """The checkpoints of one run. Every rank calls the methods; rank 0 writes."""
 
-    def __init__(self, run: RunDir, config: Config, sizes: Sizes, comm, state: TrainingState):
-        self.run, self.config, self.sizes, self.comm, self.state = run, config, sizes, comm, state
+    def __init__(self, run: RunDir, settings: CheckpointSettings, sizes: Sizes, comm, state: TrainingState):
+        self.run, self.settings, self.sizes, self.comm, self.state = run, settings, sizes, comm, state
         self.best = None  # {"step", "val/top1", "val/loss"}
         self.validation_pending = False  # a stop request interrupted it
         self.saved_step, self.params_sha256 = None, None
@@ -129,7 +129,7 @@ class Checkpointer:
 
     def due(self, step: int) -> bool:
         """Return whether the configuration asks for a checkpoint after this step."""
-        every = self.config.checkpoint
+        every = self.settings
         at_epoch = step % (every.every_epochs * self.sizes.steps_per_epoch) == 0
         return at_epoch or bool(every.every_steps and step % every.every_steps == 0)
 
@@ -145,7 +145,6 @@ class Checkpointer:
 
     def snapshot(self, step: int) -> Snapshot:
         """Return a copy of the network after `step`. A collective."""
-        self.state.exchange.synchronise_weights()
         table = self.state.statistics.gather(self.comm)
         params = {name: parameter.list_data()[0].copy() for name, parameter in self.state.parameters.items()}
         params.update(zip(self.state.running, self.state.statistics.average(table)))
@@ -164,7 +163,7 @@ class Checkpointer:
             if self.comm.rank == 0:
                 self._write_best()
             return
-        arrays = _numpy(snapshot.params)
+        arrays = {name: array.asnumpy() for name, array in snapshot.params.items()}
         not_finite = [name for name, array in arrays.items() if not np.isfinite(array).all()]
         if not_finite:
             raise NotFinite(f"{not_finite[0]} is not finite after step {snapshot.step}; {self.last_valid()}")
@@ -184,7 +183,6 @@ class Checkpointer:
             "best": self.best,
             "loss_scale": self.state.precision.state(),
             "params_sha256": self.params_sha256,
-            "unsaved": unsaved(self.config.comm),
             "validation_pending": self.validation_pending,
             "under_way": bool(in_flight),
         }
@@ -194,7 +192,7 @@ class Checkpointer:
             extra = {"exchange": in_flight, "residuals": residuals, "trained": self.state.average.state()}
             write(final, state, snapshot, states.of_trainer(self.state.optimizer), extra)
             self._write_best()
-            prune(self.run.checkpoints, snapshot.step, self.config.checkpoint.keep, self.best_step)
+            prune(self.run.checkpoints, snapshot.step, self.settings.keep, self.best_step)
         except OSError as error:
             return error
         return None
@@ -319,7 +317,3 @@ def _save_arrays(path: Path, arrays) -> None:
     pairs = ((array.asnumpy(), written[name]) for name, array in arrays.items())
     if not all(np.array_equal(a.reshape(-1).view("u1"), b.reshape(-1).view("u1")) for a, b in pairs):
         raise OSError(f"{path} does not read back as written (a full disk?)")
-
-
-def _numpy(arrays) -> Dict[str, np.ndarray]:
-    return {name: array.asnumpy() for name, array in arrays.items()}

@@ -32,7 +32,7 @@ class Evaluator:
         self.net.collect_params().setattr("grad_req", "null")
         if config.precision == "float16":
             self.net.cast("float16")
-        self.forward = builders.with_input(self.net, config)
+        self.forward = builders.with_input(self.net, config.data, config.precision)
 
     def __call__(self, split: str, params: Dict[str, nd.NDArray]) -> Optional[dict]:
         """Evaluate `params` (by structural name) on a split. A collective.

@@ -47,7 +47,7 @@ class Accumulator:
 
 
 def _total(sums: Dict[mx.Context, nd.NDArray]) -> float:
-    return sum(float(one.asscalar()) for one in sums.values())
+    return sum(float(total.asscalar()) for total in sums.values())
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Interval:
     recorded_at: float  # time.time()
     lr: float
     sums: Callable[[], np.ndarray]  # as Accumulator.take returns it
-    times: Optional[Callable[[], np.ndarray]]  # as ThroughputTimer.lap returns it
+    times: Callable[[], np.ndarray]  # as ThroughputTimer.lap returns it
     profile: Dict[str, float]  # as StepProfiler.take returns it
     totals: Optional[Callable[[], np.ndarray]] = None  # over all ranks, once the sum is requested
 
@@ -68,7 +68,6 @@ class MetricsLog:
 
     def __init__(self, run: RunDir, comm, attempt: int, heartbeat: NoHeartbeat = NO_HEARTBEAT):
         self.comm, self.attempt, self.heartbeat = comm, attempt, heartbeat
-        self.unsynchronised = np.zeros(3)  # sums of the intervals since ranks were last at the same step
         self.recorded: Optional[Interval] = None
         self.requested: Optional[Interval] = None  # its sum over ranks
         self.file = None
@@ -91,11 +90,7 @@ class MetricsLog:
             os.fsync(self.file.fileno())
 
     def record(self, step: int, lr: float, sums, times, profile: Dict[str, float]) -> None:
-        """Record the interval that ends with `step`, its arguments as in `Interval`; `poll` writes it later.
-
-        `times` is None if ranks are at different steps and do not wait for each other. The line then has the sums of
-        rank 0 alone, and no throughput.
-        """
+        """Record the interval that ends with `step`, its arguments as in `Interval`; `poll` writes it later."""
         self.recorded = Interval(step, time.time(), lr, sums, times, profile)
 
     def poll(self) -> List[Tuple[int, float]]:
@@ -110,28 +105,18 @@ class MetricsLog:
         written = [(self.requested.step, self._write(self.requested))] if self.requested else []
         self.requested, self.recorded = self.recorded, None
         if self.requested:
-            self._request(self.requested)
+            values = np.concatenate([self.requested.sums(), self.requested.times()])
+            self.requested.totals = self.comm.total_later(values, "reading")
         return written
 
     def drain(self) -> List[Tuple[int, float]]:
         """Write all recorded intervals; return as `poll`. A collective."""
         return [line for _ in range(2) for line in self.poll()]
 
-    def _request(self, interval: Interval) -> None:
-        sums = interval.sums()
-        if interval.times is None:
-            self.unsynchronised += sums
-            interval.totals = lambda: sums
-        else:
-            values = np.concatenate([self.unsynchronised + sums, interval.times()])
-            interval.totals = self.comm.total_later(values, "reading")
-            self.unsynchronised = np.zeros(3)
-
     def _write(self, interval: Interval) -> float:
-        loss, correct, seen, *times = interval.totals()
+        loss, correct, seen, images, seconds, waited = interval.totals()
         metrics = {"train/loss": loss / seen, "train/top1": 100 * correct / seen, "lr": interval.lr}
-        if times and times[0]:
-            images, seconds, waited = times
+        if images:  # else all steps of the interval were profiled
             metrics["throughput/images_per_s"] = images / (seconds / self.comm.size)
             metrics["time/data_wait"] = waited / seconds
         self.write(interval.step, {**metrics, **interval.profile}, interval.recorded_at)

@@ -11,7 +11,7 @@ if __name__ == "__main__":
     sys.modules.update(scipy=None, sklearn=None)  # see rank.py
 
 from dataclasses import replace
-from typing import Optional, Tuple
+from typing import Optional, Sequence, Tuple, Union
 
 import mxnet as mx
 
@@ -19,7 +19,7 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
 from mxscale.config.readers import READERS
 from mxscale.config.schema import Config, Data
-from mxscale.config.sizes import Sizes, auto_ranks, sizes, unsaved
+from mxscale.config.sizes import Sizes, auto_ranks, sizes
 from mxscale.data import pack
 from mxscale.data.manifest import split_of
 from mxscale.data.reader.record_iter import part_sizes
@@ -48,7 +48,7 @@ def prepare(run: RunDir, config: Config) -> None:
     head = "replace" if config.entry == "finetune" else "keep"  # fine-tuning replaces the classifier
     plan, state = replace(run.plan(), head=head), check_state(run, config, resumable(run))
     device, ranks = choose_device(config), plan.fitted_ranks or choose_ranks(config, plan.hosts)
-    check_backend(config, device, ranks, plan.hosts)
+    check_backend(config.comm, config.optimizer.name, device, ranks, plan.hosts)
     config, plan = pretrained_init.obtain(run, config, plan)
     check_settings(config, plan.graph)  # before the data, which may take an hour to pack
     manifest = describe_data(config)
@@ -59,7 +59,7 @@ def prepare(run: RunDir, config: Config) -> None:
         device=device,
         classes=len(manifest["classes"]),
         class_names=tuple(manifest["classes"]),
-        class_weights=class_weights(config, manifest),
+        class_weights=class_weights(config.class_weights, manifest),
         splits=manifest["splits"],
         data_digest=manifest["digest"],
         data_dir=manifest.get("dir"),
@@ -88,11 +88,9 @@ def check_state(run: RunDir, config: Config, checkpoint: Optional[Checkpoint]) -
         return {}
     state = checkpoint.state
     checkpoint.optimizer.check(make_optimizer(config.optimizer), checkpoint.path)
-    lost = state.get("unsaved") or unsaved(config.comm)  # as the checkpoint was written, or will be
-    if lost:
-        raise ConfigError(
-            f"resume={run.path}: {lost}; start a new run, from its weights with model.pretrained={run.path}"
-        )
+    if state.get("unsaved"):  # of comm.compression=2bit or updates on servers, which were removed
+        lost = f"{state['unsaved']}; start a new run, from its weights with model.pretrained={run.path}"
+        raise ConfigError(f"resume={run.path}: {lost}")
     if state.get("under_way") and not config.comm.double_buffering:
         raise ConfigError(
             f"resume={run.path} comm.double_buffering=false: its checkpoint holds gradients of a step in flight, which "
@@ -103,10 +101,10 @@ def check_state(run: RunDir, config: Config, checkpoint: Optional[Checkpoint]) -
 
 def choose_device(config: Config) -> str:
     """Return "gpu" or "cpu"."""
-    wanted, gpus = config.launch.device, mx.context.num_gpus()
-    if wanted == "gpu" and not gpus:
+    requested, gpus = config.launch.device, mx.context.num_gpus()
+    if requested == "gpu" and not gpus:
         raise ConfigError("launch.device=gpu: MXNet sees no GPU here; use launch.device=cpu")
-    device = "gpu" if gpus and wanted != "cpu" else "cpu"
+    device = "gpu" if gpus and requested != "cpu" else "cpu"
     if device == "cpu" and config.precision != "float32":
         raise ConfigError(f"precision={config.precision} needs a GPU; use precision=float32")
     return device
@@ -167,13 +165,13 @@ def check_crops(data: Data, min_side: Optional[int]) -> None:
         )
 
 
-def class_weights(config: Config, manifest: dict) -> Tuple[float, ...]:
+def class_weights(weights: Union[str, Sequence[float], None], manifest: dict) -> Tuple[float, ...]:
     """Return the factor of each class's losses in label order; empty: none.
 
     `balanced` is N / (K n_c) for n_c of N images and K classes, as scikit-learn's compute_class_weight: each class has
     the same share of the loss, and the mean over the training images is 1. A class without images does not count.
     """
-    weights, classes = config.class_weights, len(manifest["classes"])
+    classes = len(manifest["classes"])
     if weights is None:
         return ()
     if weights == "balanced":
@@ -191,19 +189,18 @@ def short_shards(config: Config, derived: Sizes) -> int:
     """Return how many shards have fewer images than an epoch takes of each, if a shard is a part of the file."""
     if DATASETS[config.data.kind].generated or not READERS[config.data.reader].contiguous_shards:
         return 0
-    wanted = derived.steps_per_epoch * config.batch.accumulation * derived.per_device_batch
-    return sum(size < wanted for size in part_sizes(derived.train_images, derived.shards))
+    needed = derived.steps_per_epoch * config.batch.accumulation * derived.per_device_batch
+    return sum(size < needed for size in part_sizes(derived.train_images, derived.shards))
 
 
-def check_network(config: Config, plan: Plan):
-    """Build the network as ranks do, on a CPU, with its weights; return it."""
+def check_network(config: Config, plan: Plan) -> None:
+    """Build the network as ranks do, on a CPU, with its weights."""
     net, size = builders.initial_network(config, plan, mx.cpu()), config.data.image_size
     scores = net(mx.sym.var("data")).infer_shape(data=(1, 3, size, size))[1][0]
     if scores != (1, plan.classes):
         raise ConfigError(
             f"model.name={config.model.name} returns {scores[1:]} scores per image, expected {plan.classes}"
         )
-    return net
 
 
 def main(run_path: str, attempt: int) -> int:

@@ -70,31 +70,31 @@ def stated_input(config: Config, stated: Optional[dict], source: str) -> InputCh
     return adopted_input(config.data, taken, source)
 
 
-def adopted_input(data: Data, given: dict, source: str) -> InputChange:
+def adopted_input(data: Data, stated: dict, source: str) -> InputChange:
     """Return the keys of `data` that the input of the weights changes.
 
     Sizes that depend on the image size keep their ratio to it.
 
     Args:
-        given: image_size, mean, std, interpolation, crop (the share of the shorter side that validation uses), as far
+        stated: image_size, mean, std, interpolation, crop (the share of the shorter side that validation uses), as far
             as they are known.
         source: model.pretrained, for the error.
     """
-    wanted = {key: given[key] for key in ("image_size", "mean", "std", "interpolation") if given.get(key)}
-    if wanted.get("interpolation", "bilinear") not in INTERPOLATIONS:
-        known = ", ".join(INTERPOLATIONS)
+    adopted = {key: stated[key] for key in ("image_size", "mean", "std", "interpolation") if stated.get(key)}
+    if adopted.get("interpolation", "bilinear") not in INTERPOLATIONS:
+        supported = ", ".join(INTERPOLATIONS)
         raise ConfigError(
-            f"model.pretrained={source}: interpolation {wanted['interpolation']} is not supported ({known}); "
+            f"model.pretrained={source}: interpolation {adopted['interpolation']} is not supported ({supported}); "
             "set model.input=config"
         )
-    side = wanted.get("image_size", data.image_size)
-    if given.get("crop"):
-        wanted["eval_resize"] = round(side / given["crop"])
+    side = adopted.get("image_size", data.image_size)
+    if stated.get("crop"):
+        adopted["eval_resize"] = round(side / stated["crop"])
     elif data.eval_resize:
-        wanted["eval_resize"] = round(data.eval_resize * side / data.image_size)
-    if data.short_side and (given.get("crop") or side != data.image_size):
-        wanted["pack_short_side"] = max(data.short_side, wanted.get("eval_resize", side))
-    changed = {key: value for key, value in wanted.items() if value != getattr(data, key)}
+        adopted["eval_resize"] = round(data.eval_resize * side / data.image_size)
+    if data.short_side and (stated.get("crop") or side != data.image_size):
+        adopted["pack_short_side"] = max(data.short_side, adopted.get("eval_resize", side))
+    changed = {key: value for key, value in adopted.items() if value != getattr(data, key)}
     return InputChange(changed, {key: getattr(data, key) for key in changed})
 
 

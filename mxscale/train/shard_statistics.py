@@ -87,4 +87,4 @@ class ShardStatistics:
     def _arrays(self, row):
         like = [parameter.list_data()[0] for parameter in self.parameters]
         views = views_of(row, like)
-        return [nd.array(view, dtype=one.dtype, ctx=one.context) for one, view in zip(like, views)]
+        return [nd.array(view, dtype=array.dtype, ctx=array.context) for array, view in zip(like, views)]

@@ -29,11 +29,11 @@ class StepMonitor:
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
         """Time the block, which takes a step."""
-        self.profile = self.profiler.begin(number)
+        self.profiler.begin(number)
         yield
         for array in self.written_last:
             self.timer.dispatched(first_element(array))
-        self.profile.end()
+        self.profiler.end()
         self.heartbeat.progress(step=True)
 
     def input(self, read: Callable[[int], Iterator]) -> Callable[[int], Iterator]:
@@ -57,9 +57,9 @@ class StepMonitor:
         """Return `exchange`, which returns whether the weights are updated, timed."""
 
         def timed() -> bool:
-            self.profile.record("time/compute")
+            self.profiler.record("time/compute")
             updates = exchange()
-            self.profile.record("time/exchange")
+            self.profiler.record("time/exchange")
             buffers_only = self.double_buffering and not updates
             self.written_last = [replica[0] for replica in self.grads] if buffers_only else self.weights
             return updates

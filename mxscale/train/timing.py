@@ -111,38 +111,30 @@ class StepProfiler:
     def __init__(self, every: int, timer: ThroughputTimer):
         self.every, self.timer = every, timer
         self.seconds: Dict[str, List[float]] = {}
+        self._mark: Optional[tuple] = None  # of the timer, at the begin of a profiled step
 
-    def begin(self, step: int):
-        """Return a `ProfiledStep` for every `every`-th step, else one that measures nothing."""
-        return ProfiledStep(self) if step % self.every == self.every - 1 else UnprofiledStep()
+    def begin(self, step: int) -> None:
+        """Begin a step; the other methods do nothing unless it is an `every`-th one."""
+        if step % self.every == self.every - 1:
+            nd.waitall()
+            self._mark, self._last = self.timer.mark(), time.perf_counter()
+
+    def record(self, metric: str) -> None:
+        """Record the time since the last call, until the work dispatched so far is done."""
+        if self._mark:
+            nd.waitall()
+            then, self._last = self._last, time.perf_counter()
+            self.seconds.setdefault(metric, []).append(self._last - then)
+
+    def end(self) -> None:
+        """End the step."""
+        if self._mark:
+            nd.waitall()
+            self.timer.exclude_since(self._mark)
+            self._mark = None
 
     def take(self) -> Dict[str, float]:
         """Return the medians in seconds since the last call by metric, {} if no step was profiled, and reset."""
         medians = {metric: statistics.median(seconds) for metric, seconds in self.seconds.items()}
         self.seconds = {}
         return medians
-
-
-class ProfiledStep:
-    def __init__(self, profiler: StepProfiler):
-        nd.waitall()
-        self.profiler, self.mark = profiler, profiler.timer.mark()
-        self.last = time.perf_counter()
-
-    def record(self, metric: str):
-        """Record the time since the last call, until the work dispatched so far is done."""
-        nd.waitall()
-        then, self.last = self.last, time.perf_counter()
-        self.profiler.seconds.setdefault(metric, []).append(self.last - then)
-
-    def end(self):
-        nd.waitall()
-        self.profiler.timer.exclude_since(self.mark)
-
-
-class UnprofiledStep:
-    def record(self, metric: str):
-        pass
-
-    def end(self):
-        pass

@@ -1,7 +1,7 @@
 """The training loop of one rank: set-up, one step, end of a step.
 
-Every rank runs the same number of steps; with `comm.in_step` it runs them together. A method marked "collective" waits
-for all ranks. The process around the loop is in rank.py; builders.py creates the parts that `__init__` connects.
+Ranks run each step together. A method marked "collective" waits for all of them. The process around the loop is in
+rank.py; builders.py creates the parts that `__init__` connects.
 """
 
 import math
@@ -20,8 +20,8 @@ from mxscale.train import builders, precision
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
 from mxscale.train.evaluation import Evaluator
 from mxscale.train.metrics import Accumulator, MetricsLog
-from mxscale.train.optim import mixing
 from mxscale.train.optim.clipping import clipping
+from mxscale.train.optim.mixing import Mixing
 from mxscale.train.optim.optimizer import advance, make_trainer
 from mxscale.train.optim.schedule import learning_rate
 from mxscale.train.pretrained_init import check_first_loss
@@ -54,7 +54,7 @@ class Trainer:
         # Network: the same values on every rank and device
         precision.prepare(config.precision)
         self.net = builders.network(config, plan, devices)
-        self.forward = builders.with_input(self.net, config)
+        self.forward = builders.with_input(self.net, config.data, config.precision)
         parameters = weights.parameters(self.net)
         comm.broadcast(parameters)
         self.trained = [p for p in parameters.values() if p.grad_req != "null"]
@@ -68,23 +68,24 @@ class Trainer:
         self.reseed = builders.reseeder(self.net, config.seed)
 
         # Loss, optimizer, learning rate
-        self.mix = mixing.mixer(config, sizes.steps_per_epoch)
+        self.mix = Mixing(config, sizes.steps_per_epoch)
         self.objective = builders.objective(config, plan, devices)
         self.optimizer = make_trainer(self.trained, config.optimizer, multi_precision=config.precision == "float16")
         self.precision = precision.Precision(config.precision, self.optimizer)
         self.lr = learning_rate(config, sizes)
 
-        # Gradient exchange, or parameter servers that apply the gradients; grads: of each device, in buckets
-        self.exchange, self.grads = builders.gradient_exchange(comm, self.net, self.trained, config, sizes)
+        # Gradient exchange; grads: of each device, in buckets
+        self.exchange = builders.gradient_exchange(comm, self.net, self.trained, config, sizes)
+        self.grads = self.exchange.replicas
         self.divides_by = sizes.global_batch / self.exchange.divisor
         self.clip_norm = clipping(config.optimizer.clip_norm, self.divides_by, self.optimizer)
 
         # Start from the newest checkpoint, or from step 0
-        self.average = builders.average(config, parameters, running, self.statistics)
+        self.average = builders.average(config.optimizer.ema_decay, parameters, running, self.statistics)
         state = TrainingState(
             parameters, running, self.optimizer, self.statistics, self.precision, self.exchange, self.average
         )
-        self.checkpointer = Checkpointer(run, config, sizes, comm, state)
+        self.checkpointer = Checkpointer(run, config.checkpoint, sizes, comm, state)
         self.step = self.checkpointer.restore()
 
         # Metrics, times of the steps, and the stop consensus
@@ -158,14 +159,12 @@ class Trainer:
         self.heartbeat.phase = Phase.EXCHANGE  # the stop consensus and the metrics wait for all ranks
         if step == 1:
             check_first_loss(self.run, self.config, self.plan, self.comm, self.accumulator)
-        together = self.comm.in_step or validates or saves  # otherwise ranks may be at different steps
-        stop = together and self.stop_consensus.agreed()
+        stop = self.stop_consensus.agreed()
         saves = saves or stop
 
         self.require_finite(self.metrics_log.poll())
         if validates or saves or step % self.config.log_every == 0:
-            interval = self.monitor.timer.lap() if together else None
-            profile = self.monitor.profiler.take()
+            interval, profile = self.monitor.timer.lap(), self.monitor.profiler.take()
             self.metrics_log.record(step, self.lr(step - 1), self.accumulator.take(), interval, profile)
         if not (validates or saves):
             return True

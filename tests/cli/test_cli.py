@@ -198,4 +198,5 @@ def test_a_record_with_a_removed_setting_is_read_if_it_had_its_default(tmp_path)
     assert run.config() == Config()
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({**values, "launch": {**values["launch"], "kind": "docker"}}))
     with pytest.raises(ConfigError, match=r"config.yaml: launch.kind=docker: launch.kind was removed: run the command"):
-        run.config()
+        run.requested_config()
+    assert run.config() == Config()  # its results and weights can be used

@@ -11,7 +11,7 @@ from in_process import prepared, trained
 from records import flat, make_records, noise, ramp
 from refusals import error_of
 
-from mxscale.config.schema import Config, from_dict, unflatten
+from mxscale.config.schema import from_dict, unflatten
 from mxscale.config.validation import validate
 from mxscale.data import recordio
 from mxscale.data.reader import philox
@@ -24,12 +24,12 @@ from mxscale.train.prepare import class_weights
 
 
 def test_balanced_weights_are_those_of_scikit_learn():
-    found = class_weights(Config(class_weights="balanced"), {"classes": list("abc"), "per_class": [60, 30, 10]})
+    found = class_weights("balanced", {"classes": list("abc"), "per_class": [60, 30, 10]})
     assert found == pytest.approx((100 / 180, 100 / 90, 100 / 30))  # N / (K n_c)
 
 
 def test_class_without_images_does_not_change_the_weights():
-    found = class_weights(Config(class_weights="balanced"), {"classes": list("abc"), "per_class": [60, 0, 20]})
+    found = class_weights("balanced", {"classes": list("abc"), "per_class": [60, 0, 20]})
     assert found == pytest.approx((80 / 120, 0, 80 / 40))
 
 

@@ -34,7 +34,7 @@ def flat(count=2, side=16):
 
 def mixer(seed=1, epochs=99, **augment):
     """Of `epochs` epochs of 30 steps."""
-    return mixing.mixer(from_dict({"seed": seed, "epochs": epochs, "data": {"augment": augment}}), 30)
+    return mixing.Mixing(from_dict({"seed": seed, "epochs": epochs, "data": {"augment": augment}}), 30)
 
 
 def mixed_by_numpy(images, name, alpha, random):
@@ -121,7 +121,7 @@ def test_mixing_depends_on_seed_step_shard_and_turn_alone():
 
 def test_without_mixing_a_batch_stays_as_it_is():
     given = batch(pixels())
-    found = mixing.mixer(Config(), 30)(0, given)
+    found = mixing.Mixing(Config(), 30)(0, given)
     assert found.images is given.images and found.labels is given.labels
     assert found.loss(lambda logits, labels: (logits, labels), "logits") == ("logits", given.labels)
 

@@ -103,7 +103,6 @@ def test_published_gaps_are_an_experiment():
         ("diagnose.repeats=1", "diagnose.repeats=1: expected at least 2"),
         ("diagnose.warmup_steps=0.5", "diagnose.warmup_steps=0.5: expected a whole number"),
         ("resume=auto", "resume=auto: a diagnosis starts its own runs"),
-        ("comm=dist_async", "comm=dist_async: its ranks take no step together"),
         ("claims=[io-gap]", "claims: no published figure is called io-gap"),
     ],
 )

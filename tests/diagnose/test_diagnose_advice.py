@@ -122,15 +122,14 @@ def test_smaller_buckets_are_advised_for_one_bucket():
 
 
 def test_more_servers_are_advised():
-    served = with_comm(backend="parameter_server", update_on="server")
+    served = with_comm(backend="parameter_server")
     assert gains(EXCHANGE, config=served)["comm.servers=1x"] == 0.333
-    assert "comm.double_buffering=true" not in gains(EXCHANGE, config=served)
     assert "comm.servers=1x" not in gains(EXCHANGE, config=with_comm(backend="parameter_server", servers="2x"))
 
 
 def test_refused_settings_are_not_advised():
     assert "batch.per_device=64" not in gains(EXCHANGE, replace(TWO, larger_fits=False))
-    pushed_once = with_comm(backend="dist_device_sync", update_on="server", servers="1")
+    pushed_once = with_comm(backend="dist_device_sync", servers="1")
     assert "comm.servers=1x" not in gains(EXCHANGE, replace(TWO, ranks_here=2), pushed_once)
     crowded = diagnose(times(0.0001, compute=0.05, side_by_side=0.1, exchange=0.1, all=0.1))
     assert "launch.hosts=[a:1,b:1]" in gains(crowded, replace(TWO, ranks_here=2))

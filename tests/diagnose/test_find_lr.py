@@ -119,8 +119,6 @@ def test_every_result_can_be_drawn(losses, tmp_path):
         (["find_lr.lr_max=1e60"], "find_lr.lr_max=1e+60: expected a size from 1.2e-38 to 3.4e38"),
         (["find_lr.steps=19"], "find_lr.steps=19: expected at least 20"),
         (["find_lr.steps=50.5"], "find_lr.steps=50.5: expected a whole number"),
-        (["comm=dist_async"], "comm=dist_async: its ranks take no step together"),
-        (["comm=parameter_server", "comm.update_on=server"], "comm.update_on=server: the servers hold the schedule"),
         (["resume=auto"], "resume=auto: a range test starts its own runs"),
         (["budget.max_usd=1"], "budget.*: a range test is limited by find_lr.steps"),
     ],

@@ -14,10 +14,8 @@ from mxscale.distributed import backend_checks
 from mxscale.distributed.communicators import Local, OneProcess, open_communicator
 from mxscale.distributed.exchange import Share, make_exchange
 from mxscale.environment.placement import Placement
-from mxscale.launcher import commands, setup
+from mxscale.launcher import commands
 from mxscale.models import weights
-from mxscale.rundir import directory
-from mxscale.rundir.plan import Host, Plan
 from mxscale.train import builders
 from mxscale.train.metrics import Accumulator
 from mxscale.train.optim import states
@@ -218,37 +216,20 @@ def test_one_process_gets_the_threads_of_one_device():
     assert command.env["OMP_NUM_THREADS"] == "2"
 
 
-def ranks_env(**comm):
-    (command,) = commands.commands(from_dict({"comm": comm}), "/runs/a", 3, Placement(2, 8), {"PATH": "/bin"})
-    return command.env
-
-
-def test_timeline_and_hierarchy_are_passed_to_horovod():
-    env = ranks_env(timeline=True, hierarchical=True)
-    assert env["HOROVOD_TIMELINE"] == "/runs/a/timeline_3.json" and env["HOROVOD_HIERARCHICAL_ALLREDUCE"] == "1"
-    assert not {"HOROVOD_TIMELINE", "HOROVOD_HIERARCHICAL_ALLREDUCE"} & ranks_env().keys()
-
-
-def test_hierarchy_on_one_machine_has_no_effect(tmp_path):
-    config, run = from_dict({"comm": {"hierarchical": True}}), directory.RunDir(tmp_path)
-    assert "no effect on one machine" in setup.describe_exchange(run, config, Plan())
-    assert setup.describe_exchange(run, config, Plan(hosts=(Host("a", 1, "a"), Host("b", 1, "b")))) == ""
+def test_horovods_switches_are_inherited():
+    switches = {"HOROVOD_TIMELINE": "/runs/a.json", "HOROVOD_HIERARCHICAL_ALLREDUCE": "1"}
+    (command,) = commands.commands(from_dict({}), "/runs/a", 3, Placement(2, 8), {"PATH": "/bin", **switches})
+    assert switches.items() <= command.env.items()
 
 
 def check(comm, device, optimizer="sgd", ranks=2):
-    backend_checks.check_backend(from_dict({"comm": comm, "optimizer": {"name": optimizer}}), device, ranks)
+    backend_checks.check_backend(Comm(**comm), optimizer, device, ranks)
 
 
 @pytest.mark.parametrize("backend", ["device", "nccl"])
 def test_hosts_are_refused(backend):
     with pytest.raises(ConfigError, match=f"launch.hosts with comm={backend}: one process drives all devices"):
         validate(from_dict({"comm": {"backend": backend}, "launch": {"hosts": ["a:2", "b:2"]}}))
-
-
-@pytest.mark.parametrize("key", ["hierarchical", "timeline"])
-def test_horovods_options_are_refused_for_others(key):
-    with pytest.raises(ConfigError, match=f"comm.{key}=true with comm=device: only Horovod has it"):
-        validate(from_dict({"comm": {"backend": "device", key: True}}))
 
 
 def test_nccl_needs_its_build_feature_and_a_gpu(monkeypatch):
@@ -265,19 +246,6 @@ def test_nccl_needs_its_build_feature_and_a_gpu(monkeypatch):
     with pytest.raises(ConfigError, match="comm=nccl: sums on GPUs only"):
         check({"backend": "nccl"}, "cpu")
     check({"backend": "nccl"}, "gpu")
-
-
-def test_a_hierarchy_needs_nccl_and_mpi(monkeypatch):
-    build = {"gloo": True, "mpi": True, "nccl": None}
-    monkeypatch.setattr(backend_checks, "horovod_build", lambda: build)
-    monkeypatch.setattr(backend_checks.shutil, "which", lambda name: name)
-    asked = {"hierarchical": True, "transport": "mpi"}
-    with pytest.raises(ConfigError, match="without NCCL"):
-        check(asked, "gpu")
-    build["nccl"] = "2.12.5"
-    with pytest.raises(ConfigError, match=r"set comm\.transport=mpi"):
-        check({"hierarchical": True}, "gpu")
-    check(asked, "gpu")
 
 
 @pytest.mark.parametrize("optimizer", ["nadam", "lbsgd"])

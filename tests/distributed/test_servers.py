@@ -1,13 +1,10 @@
 """Parameter servers; every synchronous back end gives the weights of a plain loop."""
 
 import os
-import pickle
 import signal
 import time
 from dataclasses import replace
 
-import mxnet as mx
-import numpy as np
 import pytest
 from faults import server_pids
 from in_process import prepared, trained
@@ -17,17 +14,13 @@ from run_files import wait_for_step
 from verbs import with_script
 
 from mxscale.config.schema import Comm, from_dict
-from mxscale.config.sizes import Sizes, server_count, unsaved
+from mxscale.config.sizes import server_count
 from mxscale.config.validation import validate
 from mxscale.distributed import backend_checks
 from mxscale.environment.hosts import Host, rendezvous_point
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands as launch
 from mxscale.launcher.processes import Processes
-from mxscale.train import prepare
-from mxscale.train.optim.optimizer import make_trainer
-from mxscale.train.optim.schedule import UpdateSchedule, learning_rate
-from mxscale.train.optim.server_update import optimizer_of
 from mxscale.util.errors import ConfigError
 
 # ---------------------------------------------------------------- number of servers
@@ -110,74 +103,14 @@ def test_unreachable_first_host_is_refused():
         rendezvous_point([Host("127.0.0.1", 1, "a"), Host("127.0.0.2", 1, "b")])
 
 
-# ---------------------------------------------------------------- updates on servers
-
-
-def updated(optimizer, trained, grads):
-    """Return the weights after each of `grads` is applied as on a server: unpickled, by key."""
-    update = mx.optimizer.get_updater(pickle.loads(pickle.dumps(optimizer, 0)))
-    values = [parameter.data().copy() for parameter in trained]
-    for step in grads:
-        for key, value in enumerate(values):
-            update(key, step[key].copy(), value)  # MXNet 1.5 has Adam write to the gradient
-    return values
-
-
-def two_parameters():
-    """Return a weight, and a bias without decay and with half the learning rate."""
-    made = [mx.gluon.Parameter("weight", shape=(3, 2)), mx.gluon.Parameter("bias", shape=(2,), wd_mult=0, lr_mult=0.5)]
-    for number, parameter in enumerate(made):
-        parameter.initialize(mx.init.Constant(1 + number))
-    return made
-
-
-@pytest.mark.parametrize("name", ["nag", "adam", "lars"])
-def test_server_updates_like_a_rank(name):
-    optimizer = {"name": name, "weight_decay": 0.1, "momentum": None if name == "adam" else 0.9}
-    config = from_dict({"optimizer": optimizer, "epochs": 2, "schedule": {"warmup_epochs": 1}})
-    sizes = Sizes(2, 2, 4, 8, 0.1, 32, 4, 8, 0)
-    trained, random = two_parameters(), np.random.RandomState(0)
-    grads = [[mx.nd.array(random.normal(size=p.shape)) for p in trained] for _ in range(8)]
-    on_server = updated(optimizer_of(trained, config, sizes, updates=1), trained, grads)
-    trainer, lr = make_trainer(trained, config.optimizer, multi_precision=False), learning_rate(config, sizes)
-    for step in range(8):
-        for parameter, grad in zip(trained, grads[step]):
-            parameter.grad()[:] = grad
-            parameter.data()._fresh_grad = True
-        trainer.set_learning_rate(lr(step))
-        trainer.update(8, ignore_stale_grad=True)
-    for ours, its in zip(on_server, trained):
-        assert np.allclose(ours.asnumpy(), its.data().asnumpy(), rtol=1e-6, atol=0)
-
-
-def test_separate_plain_sgd_updates_equal_that_of_their_sum():
-    plain_sgd = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
-    config = from_dict({"optimizer": plain_sgd, "schedule": {"kind": "constant"}})
-    sizes, trained = Sizes(2, 2, 4, 8, 0.1, 32, 4, 8, 0), two_parameters()
-    ranks = [[mx.nd.array(np.random.RandomState(rank).normal(size=p.shape)) for p in trained] for rank in range(2)]
-    together = [[a + b for a, b in zip(*ranks)]]
-    sync = updated(optimizer_of(trained, config, sizes, updates=1), trained, together)
-    one_by_one = updated(optimizer_of(trained, config, sizes, updates=2), trained, ranks)
-    assert all(np.allclose(a.asnumpy(), b.asnumpy(), rtol=1e-5) for a, b in zip(sync, one_by_one))
-
-
-def test_a_servers_schedule_counts_steps_not_updates():
-    config, sizes = from_dict({"epochs": 2}), Sizes(2, 2, 4, 8, 0.4, 32, 4, 8, 0)
-    lr, on_server = learning_rate(config, sizes), UpdateSchedule(config, sizes, 2)
-    assert [on_server(count) for count in (1, 2, 3, 16)] == [lr(0) / 2, lr(0) / 2, lr(1) / 2, lr(7) / 2]
-
-
 # ---------------------------------------------------------------- validation
-
-SERVER = {"backend": "parameter_server", "update_on": "server"}
-ASYNC = {"backend": "dist_async", "update_on": "server"}
 
 
 @pytest.mark.parametrize(
     "values, words",
     [
         ({"comm": {"backend": "dist_sync"}}, ["comm.backend=dist_sync", "use comm=parameter_server"]),
-        ({"comm": {"backend": "dist_async_device"}}, ["comm.backend=dist_async_device", "use comm=dist_async"]),
+        ({"comm": {"backend": "dist_async_device"}}, ["comm.backend=dist_async_device", "use comm=parameter_server"]),
         ({"comm": {"backend": "p3"}}, ["comm.backend=p3", "use comm=parameter_server"]),
         ({"comm": {"backend": "parameter_server", "servers": 0}}, ["comm.servers=0: expected at least 1"]),
         ({"comm": {"backend": "parameter_server", "servers": "x"}}, ["comm.servers=x", "1x, 2x"]),
@@ -185,32 +118,12 @@ ASYNC = {"backend": "dist_async", "update_on": "server"}
         ({"comm": {"backend": "parameter_server", "servers": 1.5}}, ["comm.servers=1.5", "1x, 2x"]),
         ({"comm": {"backend": "parameter_server", "servers": True}}, ["comm.servers=True", "1x, 2x"]),
         ({"comm": {"servers": 2}}, ["comm.servers=2 with comm=horovod", "use comm=parameter_server"]),
-        ({"comm": {"update_on": "server"}}, ["comm.update_on=server with comm=horovod", "use comm=parameter_server"]),
-        ({"comm": {"compression": "2bit"}}, ["comm.compression=2bit with comm=horovod", "use fp16"]),
-        ({"comm": {"threshold": 0}}, ["comm.threshold=0", "at least 1e-06"]),
-        (
-            {"comm": {"backend": "dist_async"}},
-            ["comm.update_on=worker with comm=dist_async", "use comm.update_on=server"],
-        ),
+        ({"comm": {"update_on": "server"}}, ["comm.update_on was removed: use comm=parameter_server"]),
+        ({"comm": {"compression": "2bit"}}, ["comm.compression=2bit: expected one of", "fp16"]),
+        ({"comm": {"threshold": 1}}, ["comm.threshold was removed", "use comm.compression=fp16"]),
         (
             {"comm": {"double_buffering": True}, "precision": "amp"},
             ["precision=amp", "use precision=float16 or float32"],
-        ),
-        ({"comm": {**ASYNC, "double_buffering": True}}, ["comm.double_buffering=true: comm=dist_async"]),
-        ({"comm": {**SERVER, "double_buffering": True}}, ["comm.double_buffering=true", "comm.update_on=worker"]),
-        ({"comm": {**SERVER, "compression": "fp16"}}, ["comm.compression=fp16", "comm.update_on=worker"]),
-        (
-            {"comm": SERVER, "optimizer": {"name": "rmsprop_warmup"}},
-            ["optimizer.name=rmsprop_warmup", "update_on=worker"],
-        ),
-        ({"comm": SERVER, "precision": "amp"}, ["precision=amp", "comm.update_on=worker"]),
-        (
-            {"comm": {**SERVER, "servers": 2}, "optimizer": {"name": "lamb"}},
-            ["optimizer.name=lamb", "use comm.servers=1"],
-        ),
-        (
-            {"comm": {"backend": "parameter_server", "compression": "2bit"}, "precision": "amp"},
-            ["comm.compression=2bit with precision=amp", "use precision=float32"],
         ),
     ],
 )
@@ -218,26 +131,9 @@ def test_invalid_combinations_are_refused_in_one_line(values, words):
     contains(error_of(lambda: validate(from_dict(values))), *words)
 
 
-# ---------------------------------------------------------------- state without a checkpoint
-
-
-@pytest.mark.parametrize(
-    "comm, reason",
-    [
-        ({"backend": "dist_async", "update_on": "server"}, "comm=dist_async"),
-        ({"backend": "parameter_server", "update_on": "server"}, "comm.update_on=server"),
-        ({"backend": "parameter_server", "compression": "2bit"}, "comm.compression=2bit"),
-        ({"backend": "parameter_server", "compression": "fp16"}, None),
-        ({"backend": "horovod", "double_buffering": True}, None),
-    ],
-)
-def test_state_that_mxnet_cannot_save_is_named(comm, reason):
-    assert unsaved(Comm(**comm)) is None if reason is None else f"with {reason} " in unsaved(Comm(**comm))
-
-
 def test_more_servers_than_ports_are_refused():
     def check(ranks, servers, backend="parameter_server"):
-        backend_checks.check_ports(from_dict({"comm": {"backend": backend, "servers": servers}}), ranks)
+        backend_checks.check_ports(Comm(backend=backend, servers=servers), ranks)
 
     message = r"comm.servers=9000x: 18000 servers and 2 ranks need \S+ ports on one machine"
     with pytest.raises(ConfigError, match=message):
@@ -265,24 +161,11 @@ def summed(name, values):
     comm.all_reduce([array], name)
     return array.asnumpy()
 
-if run.config().comm.backend == "parameter_server" and run.config().comm.update_on == "worker":
+if run.config().comm.backend == "parameter_server":
     for name, dtype, size in [("half", "float16", 7), ("few", "float32", 3), ("many", "float32", 100_001)]:
         values = (np.arange(size) % 97).astype(dtype)
         for turn in range(2):
             assert (summed(name, values + comm.rank) == comm.size * values + sum(range(comm.size))).all(), name
-
-    # 2bit: each rank sends -1, 0 or 1 thresholds of a number and adds the rest to the next one
-    comm.kvstore.set_gradient_compression({"type": "2bit", "threshold": 0.5})
-    of_rank = lambda rank, step: np.random.RandomState([rank, step]).normal(size=40_003).astype("float32")
-    rest = [np.zeros(40_003, "float32") for rank in range(comm.size)]
-    for step in range(4):
-        wanted = 0
-        for rank in range(comm.size):
-            rest[rank] += of_rank(rank, step)
-            sent = np.float32(0.5) * ((rest[rank] >= 0.5).astype("float32") - (rest[rank] <= -0.5))
-            rest[rank] -= sent
-            wanted = wanted + sent
-        assert np.array_equal(summed("2bit", of_rank(comm.rank, step)), wanted), step
 comm.close()
 open(f"{run}/said.{comm.rank}", "w").write("done")
 sys.stdout.flush()
@@ -337,25 +220,10 @@ def test_every_back_end_equals_a_plain_loop(plain, data_cache, tmp_path, ranks, 
 
 
 @pytest.mark.slow
-def test_updates_on_servers_equal_a_plain_loop(plain, data_cache, tmp_path, monkeypatch):
-    monkeypatch.setenv("MXNET_KVSTORE_BIGARRAY_BOUND", "1000")  # splits a part of the arrays
-    run = on_ranks(tmp_path, data_cache, 2, "comm=parameter_server", "comm.update_on=server", "comm.servers=1x")
-    assert distance(run, plain) < 1e-5
-    with pytest.raises(ConfigError, match="the optimizer's state is on the servers, and MXNet can't save it there"):
-        prepare.prepare(run, run.config())
-
-
-# ---------------------------------------------------------------- dist_async
-
-
-@pytest.mark.slow
-def test_dist_async_names_a_killed_server(cli):
-    settings = ["comm=dist_async", "comm.compression=2bit", "launch.ranks=2", "epochs=500"]
-    process = cli.start("train", *settings)
+def test_run_names_a_killed_server(cli):
+    process = cli.start("train", "comm=parameter_server", "launch.ranks=2", "epochs=500")
     run = cli.run_of(process)
-    announced = "".join(process.stdout.readline() for _ in range(5))
-    assert "servers   1, update on the servers; not repeatable" in announced
-    assert "resume    not possible: with comm=dist_async" in process.stdout.readline()
+    assert "servers   1\n" in [process.stdout.readline() for _ in range(7)]
     wait_for_step(run, 6)  # of 5 in an epoch
     pids = dict(server_pids(run))
     assert sorted(pids) == ["scheduler", "server 0"]
@@ -365,11 +233,4 @@ def test_dist_async_names_a_killed_server(cli):
     assert time.monotonic() - killed_at < 30
     errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "server 0 was ended by signal 9" in errors[0]
-    assert "can't be resumed: with comm=dist_async the optimizer's state is on the servers" in ended.out
-    assert not server_pids(run)
-    metrics = {line["step"]: line["metrics"] for line in run.lines() if "train/loss" in line["metrics"]}
-    assert [step for step in metrics if step <= 6 and "throughput/images_per_s" in metrics[step]] == [5]
-    assert {1, 2, 3, 4, 5, 6} <= set(metrics)
-    refused = cli("train", f"resume={run}", "comm=horovod", "comm.compression=none", small=False, expect=2)
-    assert "with comm=dist_async the optimizer's state is on the servers" in refused.err  # of the checkpoint
-    assert f"model.pretrained={run}" in refused.err
+    assert "resume with: " in ended.out and not server_pids(run)

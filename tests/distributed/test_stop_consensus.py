@@ -13,13 +13,13 @@ from mxscale.distributed.stop_consensus import EVERY_S, MOST_STEPS, StopConsensu
 class Ranks:
     """Several ranks as threads of this process, with a clock that steps advance."""
 
-    def __init__(self, count: int, monkeypatch, in_step=True):
+    def __init__(self, count: int, monkeypatch):
         self.now, self.requested, self.sums = 0.0, False, 0
         self.barrier = threading.Barrier(count)
         self.sent = [None] * count
         self.comms = [
             SimpleNamespace(
-                rank=rank, in_step=in_step, total=lambda values, rank=rank: self.total(rank, values),
+                rank=rank, total=lambda values, rank=rank: self.total(rank, values),
                 total_later=lambda values, name, rank=rank: lambda: self.total(rank, values),
             )
             for rank in range(count)
@@ -91,16 +91,3 @@ def test_rounds_adapt_to_slower_steps_after_one_round(monkeypatch):
     ranks = Ranks(2, monkeypatch)
     [stopped] = set(ranks.run(300, lambda step: 0.01 if step < 200 else 1.0, request_at=250))
     assert stopped == 251
-
-
-def test_only_rank_0_requests_asynchronous_stops(monkeypatch):
-    ranks = Ranks(2, monkeypatch, in_step=False)
-    zero, one = StopConsensus(ranks.comms[0], lambda: False), StopConsensus(ranks.comms[1], lambda: True)
-    results = []
-    other = threading.Thread(target=lambda: results.append(one.agreed()))
-    other.start()
-    for consensus in (zero, one):
-        consensus.propose(0)  # sends nothing: ranks are not at the same step
-    results.append(zero.agreed())
-    other.join()
-    assert results == [False, False] and ranks.sums == 1

@@ -6,7 +6,7 @@ import pytest
 from machine import namespace
 
 from mxscale.cli import main
-from mxscale.config.schema import Config
+from mxscale.config.schema import Comm, Launch
 from mxscale.environment import description, hosts
 from mxscale.environment.variables import clean, inherited, recorded
 from mxscale.launcher import setup
@@ -54,7 +54,7 @@ def test_no_address_of_localhost_is_refused(cli):
 def test_an_empty_path_is_refused(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match=r"PATH=: .* add /usr/bin:/bin"):
-        setup.check_horovod(Config())
+        setup.check_horovod(Comm(), Launch())
 
 
 def test_a_working_directory_that_files_can_not_name_is_refused(tmp_path, monkeypatch, capsys):
@@ -72,7 +72,7 @@ def test_horovod_without_the_correction_is_refused_on_such_a_host(monkeypatch):
     monkeypatch.setattr(description, "versions", lambda: {"horovod": "0.28.1"})
     monkeypatch.setattr(hosts, "own_name_resolves", lambda: False)
     with pytest.raises(ConfigError, match=r"host name .* does not resolve.*/etc/hosts"):
-        setup.check_horovod(Config())
+        setup.check_horovod(Comm(), Launch())
 
 
 def test_shared_memory_that_is_not_writable_is_refused(cli):

@@ -9,6 +9,7 @@ import psutil
 import pytest
 from machine import until
 
+from mxscale.launcher.alive import kept_alive
 from mxscale.rundir.directory import RunDir
 
 # A parent that holds the interpreter's lock: this search takes longer than any test
@@ -57,6 +58,19 @@ def test_heartbeat_ends_with_a_killed_parent(run, parent):
     (child,) = psutil.Process(parent.pid).children()
     parent.kill()
     until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_killed_child_is_replaced(run):
+    def children():
+        return [child for child in psutil.Process().children() if str(run.alive_file) in child.cmdline()]
+
+    with kept_alive(run, every_s=0.1):
+        (first,) = children()
+        first.kill()
+        until(lambda: children() and children() != [first])
+        before = touched(run)
+        until(lambda: touched(run) > before)
+    assert not children()
 
 
 @pytest.mark.slow

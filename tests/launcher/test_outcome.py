@@ -147,6 +147,7 @@ def test_an_end_that_the_launcher_reports_of_started_ranks_keeps_its_cause(of, t
 
 
 @pytest.mark.parametrize("status, words", [(-9, "was ended by SIGKILL (out of memory?)"), (-11, "was ended by SIGSEGV"),
+                                           (-40, "was ended by signal 40"),
                                            (1, "ended with status 1; its messages are above")])  # fmt: skip
 def test_end_of_a_preparation_is_named(status, words):
     assert setup.ended(status) == words

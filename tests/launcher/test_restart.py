@@ -1,15 +1,11 @@
 """Restarts after a failure: on how many hosts, with how many ranks, and what can't restart."""
 
-import pytest
-
 from mxscale.config.schema import from_dict
-from mxscale.config.validation import validate
 from mxscale.environment.hosts import Host
 from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.launcher.failure import Failure
 from mxscale.launcher.outcome import ranks_that_fit, restart_message
 from mxscale.rundir.directory import RunDir
-from mxscale.util.errors import ConfigError
 
 A, B = Host("10.0.0.1", 4, "a"), Host("10.0.0.2", 2, "b")
 
@@ -36,18 +32,3 @@ def test_failure_and_restart_are_reported():
 
 def test_lost_host_without_ranks_keeps_all_ranks():
     assert message([A, B], [A], ranks=4, restarts=1).endswith("without b: all 4 ranks run on a")
-
-
-@pytest.mark.parametrize(
-    "comm, reason",
-    [
-        ({"backend": "parameter_server", "update_on": "server"}, "the optimizer's state is on the servers"),
-        ({"backend": "dist_async", "update_on": "server"}, "the optimizer's state is on the servers"),
-        ({"backend": "parameter_server", "compression": "2bit"}, "each rank has a residual of its gradients"),
-    ],
-)
-def test_run_without_resumable_checkpoints_refuses_restarts(comm, reason):
-    validate(from_dict({"comm": comm}))
-    message = rf"^launch\.restarts=2: .*{reason}.*MXNet can't save.*; use launch.restarts=0$"
-    with pytest.raises(ConfigError, match=message):
-        validate(from_dict({"comm": comm, "launch": {"restarts": 2}}))

@@ -44,12 +44,6 @@ def test_one_device_per_node_uses_no_inner_link():
     assert exchange_s(nodes=4, intra=Link(9.0, 1.0), nic=Link(0.0, 1e9)) == pytest.approx(0.15)
 
 
-def test_hierarchical_sum_shares_the_nic_of_a_node():
-    # in the node 2 x 3/4 x 100 MB / 10 GB/s = 15 ms, between two 2 x 1/2 x 100 MB / 1 GB/s = 100 ms
-    links = {"intra": Link(0.0, 10e9), "nic": Link(0.0, 1e9)}
-    assert exchange_s(nodes=2, gpus_per_node=4, hierarchical=True, **links) == pytest.approx(0.115)
-
-
 def test_nic_of_a_server_carries_its_share_both_ways():
     served = {"comm": SERVERS, "nodes": 4, "nic": Link(0.0, 1e9)}
     assert exchange_s(servers=1, **served) == pytest.approx(0.8)  # 4 workers x 100 MB, in and out

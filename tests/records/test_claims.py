@@ -267,7 +267,7 @@ LENGTHS = ["finetune-acc-1ep", "finetune-spread", "finetune-acc-6ep", "finetune-
 @pytest.mark.parametrize("name", RATES + LENGTHS)
 def test_only_the_published_settings_count_as_a_measurement(name):
     wanted = CONDITIONS[name]
-    changes = [{"batch__per_device": 17}, {"optimizer__name": "adam"}, {"comm__backend": "dist_async"}]
+    changes = [{"batch__per_device": 17}, {"optimizer__name": "adam"}, {"comm__backend": "kvstore_local"}]
     changes += [{"epochs": 7}] if name in LENGTHS else []
     for config in cells(wanted["command"]):
         for devices in map(int, wanted["devices"].split()):

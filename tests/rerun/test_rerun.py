@@ -299,9 +299,7 @@ def test_code_digest_covers_source_files(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "comm, text",
     [
-        ("backend: dist_async", "not repeatable: updates are applied in a different order each time"),
-        ("backend: parameter_server, update_on: server", "may not be repeatable: with comm.update_on=server"),
-        ("backend: parameter_server, compression: 2bit", "may not be repeatable: with comm.compression=2bit"),
+        ("backend: dist_device_sync", "not repeatable to the last bit with three machines"),
     ],
 )
 def test_unrepeatable_exchange_is_announced(comm, text):

@@ -184,8 +184,6 @@ def test_a_run_is_named_by_its_id_in_mlflow_or_as_the_latest(finished, capsys):
     assert "run:0123" in capsys.readouterr().err
 
 
-
-
 def tree(folder, classes, count=10):
     for number, name in enumerate(classes):
         exported.photographs(folder / "train" / name, count, seed=number)

@@ -39,7 +39,7 @@ def train_plainly(run) -> dict:
     values = {name: p.data().asnumpy().astype("float64") for name, p in trained.items()}
     speed = {name: np.zeros_like(value) for name, value in values.items()}
     batches = builders.training_data(config, plan, list(range(SHARDS)), [mx.cpu()])
-    network = builders.with_input(net, config)
+    network = builders.with_input(net, config.data, config.precision)
     objective = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     for step in range(STEPS):
         total = {name: np.zeros_like(value) for name, value in values.items()}

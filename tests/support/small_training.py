@@ -42,13 +42,13 @@ class Training:
         self.run.path.mkdir(exist_ok=True)
         self.metrics_log = MetricsLog(self.run, Local(), 1)
         exchange = make_exchange(Local(), [[]], self.config.comm, Share(8))
-        self.average = builders.average(self.config, self.parameters, running, self.statistics)
+        self.average = builders.average(self.config.optimizer.ema_decay, self.parameters, running, self.statistics)
         precision = Precision("float32", None)
         state = TrainingState(
             self.parameters, running, self.trainer, self.statistics, precision, exchange, self.average
         )
         derived = sizes(self.config, 1, 80, shards=2)
-        self.checkpointer = Checkpointer(self.run, self.config, derived, Local(), state)
+        self.checkpointer = Checkpointer(self.run, self.config.checkpoint, derived, Local(), state)
 
     def step(self, *steps):
         for step in steps:

@@ -25,8 +25,8 @@ class ToyCheckout:
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "train.py", folder)
         file = folder / "mxscale" / registry
-        head, last, tail = file.read_text().rpartition("        ),\n")
-        file.write_text(head + last + entry + tail)
+        head, end, tail = file.read_text().rpartition("    )\n}\n")
+        file.write_text(head + entry + end + tail)
         (folder / "mxscale" / module).write_text(implementation)
 
     def train(self, *overrides) -> RunDir:

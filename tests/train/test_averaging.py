@@ -56,7 +56,6 @@ def test_checkpoint_holds_average_and_weights(tmp_path, file):
 @pytest.mark.parametrize(
     "overrides, wrong",
     [
-        (["comm=dist_async"], "optimizer.ema_decay=0.9 with comm=dist_async: the weights of ranks differ"),
         (["precision=float16"], "optimizer.ema_decay=0.9 with precision=float16: an average in float16"),
         (["optimizer.ema_decay=1"], "optimizer.ema_decay=1.0: expected above 0 and at most 0.99999"),
     ],

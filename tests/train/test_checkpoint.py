@@ -259,9 +259,6 @@ def test_parameters_not_finite_are_not_saved(saved):
 class InFlight:
     """An exchange with sums in flight."""
 
-    def synchronise_weights(self):
-        pass
-
     def state(self):
         return {"0": mx.nd.ones((10,))}
 

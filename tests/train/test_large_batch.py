@@ -204,14 +204,6 @@ def test_optimizer_that_draws_random_numbers_is_refused():
         composed("train", "optimizer.name=sgld", "optimizer.momentum=null")
 
 
-@pytest.mark.parametrize("comm", ["parameter_server", "dist_async"])
-def test_servers_do_not_update_with_rmsprop_warmup(comm):
-    message = r"^optimizer.name=rmsprop_warmup depends on the epoch, which servers do not know: comm="
-    with pytest.raises(ConfigError, match=message):
-        composed("train", "optimizer=rmsprop_warmup", f"comm={comm}", "comm.update_on=server")
-    composed("train", "optimizer=rmsprop_warmup", "comm=parameter_server")  # the workers update
-
-
 def rates_of(schedule, ranks, *overrides):
     """Return the lr of each step of 90 epochs of ImageNet, 32 images per rank, and the steps of an epoch."""
     config = composed("train", f"schedule={schedule}", "epochs=90", "optimizer.lr=0.1", *overrides)

@@ -13,7 +13,7 @@ from machine import until
 from mxscale.distributed.communicators import Local
 from mxscale.rundir.directory import RunDir
 from mxscale.train.metrics import Accumulator, MetricsLog
-from mxscale.train.timing import ProfiledStep, StepProfiler, ThroughputTimer, UnprofiledStep
+from mxscale.train.timing import StepProfiler, ThroughputTimer
 
 GATES = []  # of arrays that the device computes until their gate is open
 
@@ -189,10 +189,14 @@ def test_restart_excludes_the_time_since_the_last_lap(timer):
 
 
 def test_every_50th_step_is_profiled(timer):
-    profiler = StepProfiler(50, timer)
-    profiled = [step for step in range(200) if isinstance(profiler.begin(step), ProfiledStep)]
+    profiler, profiled = StepProfiler(50, timer), []
+    for step in range(200):
+        profiler.begin(step)
+        profiler.record("time/compute")
+        profiler.end()
+        if profiler.take():
+            profiled.append(step)
     assert profiled == [49, 99, 149, 199]
-    assert isinstance(profiler.begin(0), UnprofiledStep)
 
 
 def test_profiled_step_does_not_count_in_throughput():
@@ -201,14 +205,14 @@ def test_profiled_step_does_not_count_in_throughput():
     profiler = StepProfiler(1, timer)
     timer.fetched(time.perf_counter(), 8)
     waited = timer.waited_s
-    step = profiler.begin(0)
+    profiler.begin(0)
     asked_at = time.perf_counter()
     time.sleep(0.05)
     timer.fetched(asked_at, 32)
-    step.record("time/compute")
+    profiler.record("time/compute")
     time.sleep(0.1)
-    step.record("time/exchange")
-    step.end()
+    profiler.record("time/exchange")
+    profiler.end()
     parts = profiler.take()
     assert parts["time/compute"] >= 0.05 - SKEW_S and parts["time/exchange"] >= 0.1 - SKEW_S
     images, seconds, its_wait = timer.lap()()
@@ -219,12 +223,12 @@ def test_profiled_step_does_not_count_in_throughput():
 
 def test_profiled_step_waits_for_the_device(timer, held):
     profiler, began = StepProfiler(1, timer), time.perf_counter()
-    step = profiler.begin(0)
+    profiler.begin(0)
     _, gate = held()
     threading.Timer(0.1, gate.set).start()
-    step.record("time/compute")
+    profiler.record("time/compute")
     assert gate.is_set()
-    step.record("time/exchange")
+    profiler.record("time/exchange")
     assert sum(profiler.take().values()) <= time.perf_counter() - began + SKEW_S
 
 
@@ -317,18 +321,3 @@ def test_record_and_poll_wait_for_neither_device_nor_ranks(tmp_path, accumulator
     assert timer._done == 0
     gate.set()  # `poll` is called after the next step, when the device is done with this one
     assert metrics_log.poll() == []
-
-
-def test_synchronised_line_covers_all_steps_since_the_last(metrics_log, tmp_path):
-    sums = iter(([10, 5, 10], [10, 5, 10], [2, 1, 1], [3, 1, 1]))
-    times = iter(([42, 2, 1], [2, 2, 1]))
-
-    def later(values):
-        return partial(np.array, next(values), "float64")
-
-    for step, together in ((10, False), (20, False), (21, True), (22, True)):
-        metrics_log.record(step, 0.1, later(sums), later(times) if together else None, {})
-        metrics_log.drain()
-    lines = [json.loads(line)["metrics"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["train/loss"] for line in lines] == [1.0, 1.0, 22 / 21, 3.0]
-    assert lines[2]["train/top1"] == pytest.approx(100 * 11 / 21) and lines[2]["throughput/images_per_s"] == 21.0

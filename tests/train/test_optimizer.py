@@ -90,11 +90,6 @@ def test_gradients_are_clipped_by_their_common_norm(limit, factor):
         assert parameter.grad().asnumpy() == pytest.approx(factor * np.array(gradients[name]), rel=1e-5)
 
 
-def test_servers_do_not_clip_by_norm():
-    with pytest.raises(ConfigError, match=r"clip_norm=1\.0 with comm=parameter_server: no rank has the sum"):
-        composed("train", "comm=parameter_server", "comm.update_on=server", "optimizer.clip_norm=1")
-
-
 def test_norm_of_many_values_is_exact():
     parameter = mx.gluon.Parameter("w", shape=(2_000_000,))
     parameter.initialize(mx.init.Zero())

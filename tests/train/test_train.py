@@ -15,7 +15,6 @@ from mxscale.distributed.communicators import Local, horovod_build
 from mxscale.distributed.heartbeat import NO_HEARTBEAT
 from mxscale.models import weights
 from mxscale.rundir import checkpoints
-from mxscale.tracking import payload
 from mxscale.train.evaluation import Evaluator
 
 pytestmark = pytest.mark.slow
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def trained(shared_cli):
     priced = ["machine.usd_per_hour=3.6", "claims=[finetune-cost]"]
-    return shared_cli("train", "launch.ranks=2", "epochs=12", "tracking=mlflow", "comm.timeline=true", *priced)
+    return shared_cli("train", "launch.ranks=2", "epochs=12", "tracking=mlflow", *priced)
 
 
 def test_run_directory_is_complete(trained):
@@ -59,12 +58,6 @@ def test_a_checkpoint_has_the_same_accuracy_with_each_reader(trained, reader):
     tested = weights.load(run.checkpoint(run.read("best.json")["step"]) / "params")
     found = Evaluator(config, run.plan(), Local(), mx.cpu(), NO_HEARTBEAT)("test", tested)
     assert found["test/top1"] == pytest.approx(last(run, "test/top1"), abs=0.1)
-
-
-def test_horovod_timeline_is_an_artifact(trained):
-    timeline = trained.run.path / "timeline_1.json"
-    assert "grads.0" in timeline.read_text()
-    assert (timeline, None) in payload.artifacts(trained.run)
 
 
 def test_cost_is_wall_time_times_price(trained):

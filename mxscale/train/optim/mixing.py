@@ -12,7 +12,6 @@ import numpy as np
 from mxnet import nd
 
 from mxscale.config.schema import Config
-from mxscale.config.training_settings import Augment
 from mxscale.data.reader.batches import Micro, seed_of
 
 STREAM = 2  # dropout has 1 (builders.reseeder)
@@ -33,23 +32,20 @@ class Mixed(NamedTuple):
         return self.share * objective(logits, self.labels) + (1 - self.share) * objective(logits, self.others)
 
 
-def mixer(config: Config, steps_per_epoch: int):
-    """Return a function (step, Micro) -> Mixed, as data.augment has it."""
-    augment = config.data.augment
-    if not augment.mixup and not augment.cutmix:
-        return lambda step, micro: Mixed(micro.images, micro.labels)
-    return Mixing(augment, config.seed, config.augmented_epochs * steps_per_epoch)
-
-
 class Mixing:
-    """Mixes the images of each batch with mixup or cutmix; with both, each batch with one of them at random."""
+    """Mixes the images of each batch with mixup or cutmix; with both, each batch with one of them at random.
 
-    def __init__(self, augment: Augment, seed: int, steps: int):
-        """`augment` has alpha of Beta(alpha, alpha), from which the share is drawn; only the first `steps` mix."""
-        self.mixup, self.cutmix, self.seed, self.steps = augment.mixup, augment.cutmix, seed, steps
+    The settings in data.augment are alpha of Beta(alpha, alpha), from which the share is drawn; 0 mixes nothing.
+    """
+
+    def __init__(self, config: Config, steps_per_epoch: int):
+        self.mixup, self.cutmix, self.seed = config.data.augment.mixup, config.data.augment.cutmix, config.seed
+        self.steps = config.augmented_epochs * steps_per_epoch  # the first ones, which mix
 
     def __call__(self, step: int, micro: Micro) -> Mixed:
         """Return the batch of a step, mixed. uint8 images become float32 on the same scale of 0-255."""
+        if not self.mixup and not self.cutmix:
+            return Mixed(micro.images, micro.labels)
         # A copy, also of float32; one type for all, because a hybridised network is compiled for one
         images, labels = micro.images.astype("float32"), micro.labels
         if step >= self.steps:

@@ -26,17 +26,13 @@ def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> 
         parameters: gluon Parameters without those whose grad_req is "null".
     """
     trainer = gluon.Trainer(parameters, make_optimizer(config, multi_precision), kvstore=None, update_on_kvstore=False)
-    name_parameters(trainer.optimizer, parameters)
+    # The ends of the parameters' names, by which MXNet's LARS exempts gamma, beta and biases
+    trainer.optimizer.idx2name = {key: parameter.name.rpartition("_")[2] for key, parameter in enumerate(parameters)}
     return trainer
 
 
-def name_parameters(optimizer: mx.optimizer.Optimizer, parameters) -> None:
-    """Give an optimizer the ends of its parameters' names, by which MXNet's LARS exempts gamma, beta and biases."""
-    optimizer.idx2name = {key: parameter.name.rpartition("_")[2] for key, parameter in enumerate(parameters)}
-
-
 def advance(trainer: gluon.Trainer, lr: float, epoch: float) -> None:
-    """Set the learning rate and the epoch of the next update; optimizers with `uses_epoch` read the epoch."""
+    """Set the learning rate and the epoch of the next update; rmsprop_warmup reads the epoch."""
     trainer.set_learning_rate(lr)
     trainer.optimizer.epoch = epoch
 

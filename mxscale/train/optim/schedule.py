@@ -42,20 +42,6 @@ def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:
     return at
 
 
-class UpdateSchedule:
-    """The learning rate for an optimizer on a parameter server, which counts updates from 1.
-
-    With several `updates` per step each one moves the weights by its share. The object holds only values, because it
-    is pickled.
-    """
-
-    def __init__(self, config: Config, sizes: Sizes, updates: int = 1):
-        self.config, self.sizes, self.updates = config, sizes, updates
-
-    def __call__(self, count: int) -> float:
-        return learning_rate(self.config, self.sizes)((count - 1) // self.updates) / self.updates
-
-
 def warmup(step: int, steps: int, start: float, end: float) -> float:
     """Rise linearly from `start` at step 0 to `end` at step `steps`."""
     return start + (end - start) * step / steps

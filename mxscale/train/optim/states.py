@@ -32,9 +32,9 @@ class OptimizerState(NamedTuple):
 
     def check(self, optimizer: mx.optimizer.Optimizer, path: Path) -> None:
         """Raise ConfigError if this is the state of another optimizer."""
-        wanted = type(optimizer).__name__
-        if self.kind != wanted:
-            raise ConfigError(f"{path} holds the state of {self.kind}, and the run's optimizer is {wanted}")
+        expected = type(optimizer).__name__
+        if self.kind != expected:
+            raise ConfigError(f"{path} holds the state of {self.kind}, and the run's optimizer is {expected}")
 
     def restore(self, trainer: gluon.Trainer) -> None:
         """Set the state of a trainer, on any number of devices.
@@ -43,8 +43,8 @@ class OptimizerState(NamedTuple):
         bias correction would then differ between devices.
         """
         optimizer, devices = trainer.optimizer, trainer._contexts
-        known = vars(optimizer).keys() - set(OWN)  # another version of MXNet may have others
-        attributes = {name: value for name, value in self.attributes.items() if name in known}
+        existing = vars(optimizer).keys() - set(OWN)  # another version of MXNet may have others
+        attributes = {name: value for name, value in self.attributes.items() if name in existing}
         vars(optimizer).update(mapped(attributes, _copy_on(devices[0])))
         counts = optimizer._all_index_update_counts
         most = max(counts.values(), key=len)
