@@ -9,10 +9,10 @@ import sys
 from typing import List, Sequence, Tuple
 
 import numpy as np
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from mxscale.cli import main as cli
+from mxscale.cli import composition
+from mxscale.cli.verbs import own_settings
 from mxscale.config.schema import checked, from_dict
 from mxscale.config.validation import validate
 from mxscale.config.verbs.plan import PlanVerb
@@ -128,11 +128,12 @@ def _money(plans: Plans, limits: Limits, chosen: Sequence[int], axis) -> None:
 
 
 def main(path: str, *overrides: str) -> None:
-    with initialize_config_dir(str(cli.CONF.resolve()), version_base="1.3"):
-        values = OmegaConf.to_container(compose("plan", list(overrides)), resolve=True)
-    own = checked({name: values.pop(name) for name in cli.own_settings("plan")}, PlanVerb)
+    with composition.hydra_started():
+        composed = composition.of_run(composition.compose("plan", list(overrides)))
+    values = OmegaConf.to_container(composed, resolve=True)
+    verb = checked({name: values.pop(name) for name in own_settings("plan")}, PlanVerb)
     config = validate(from_dict(planning.without_data(values)))
-    result = planning.solve(config, own.plan)
+    result = planning.solve(config, verb.plan)
     draw(result.plans, result.limits, list(result.answer.values()), config.model.name, path)
 
 

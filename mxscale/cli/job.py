@@ -19,7 +19,7 @@ from mxscale.records import claims
 from mxscale.rerun.rerun import Rerun
 from mxscale.rundir.directory import FAILED, FAILURE
 from mxscale.rundir.status import FINISHED, Status
-from mxscale.rundir.sweep_directory import REFUSED_CELL
+from mxscale.rundir.sweep_directory import REFUSED_TRIAL
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, RunFailed
 from mxscale.util.redaction import redact, shown
@@ -64,7 +64,7 @@ def execute(composed, overrides, trial=None) -> Status:
         return status
     except (ConfigError, OmegaConfBaseException) as error:
         line = shown(explain(error))
-        return Status(REFUSED_CELL, exit=refuse(line), error=line)
+        return Status(REFUSED_TRIAL, exit=refuse(line), error=line)
     except RunFailed as error:
         echo(f"error: {error}", sys.stderr)
         return Status(FAILED, exit=FAILURE, error=str(error))

@@ -37,8 +37,8 @@ from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED
 from mxscale.rundir.status import DONE, FINISHED, KILLED, Status
 from mxscale.rundir.sweep_directory import SweepDirectory
-from mxscale.sweep import cells, conclusion
-from mxscale.sweep.sweep import Cell, begin
+from mxscale.sweep import conclusion, trials
+from mxscale.sweep.sweep import Trial, begin
 from mxscale.util.atomic_files import write_text
 from mxscale.util.background import background_thread
 from mxscale.util.errors import ConfigError
@@ -109,17 +109,17 @@ def trial(composed):
     since = time.time() if session.trains else None  # the cost of the first trial starts with the process
     session.trains = True
     session.statuses.append(FAILURE)  # until the run has ended
-    cell = _cell_of(composed, HydraConfig.get(), since)
-    if cell.sweep.stop_reason():
+    trial = _trial_of(composed, HydraConfig.get(), since)
+    if trial.sweep.stop_reason():
         status, objective = Status(KILLED, exit=INTERRUPTED), None  # it has not started
     else:
-        status, objective = _run(composed, cell), cell.result()
+        status, objective = _run(composed, trial), trial.result()
     session.statuses[-1] = status.exit
     session.stopped = status.exit == INTERRUPTED and status.reason != BUDGET  # a budget is one run's
     return objective
 
 
-def _cell_of(composed, hydra, since: Optional[float]) -> Cell:
+def _trial_of(composed, hydra, since: Optional[float]) -> Trial:
     """Return the trial of the settings that Hydra composed, hydra being its own settings."""
     try:
         values = OmegaConf.to_container(composed, resolve=True)
@@ -128,22 +128,22 @@ def _cell_of(composed, hydra, since: Optional[float]) -> Cell:
     sweep = SweepDirectory(hydra.sweep.dir)
     conceal(sweep.path / "multirun.yaml")
     typed = OmegaConf.to_container(hydra.overrides.task)
-    return Cell(sweep, hydra.job.num, values, typed, since)
+    return Trial(sweep, hydra.job.num, values, typed, since)
 
 
-def _run(composed, cell: Cell) -> Status:
-    name = f"trial {cell.record.number} {cell.record.name}"
-    if cell.finished_before():
-        echo(f"{name} already finished: {cell.record.run}")
+def _run(composed, trial: Trial) -> Status:
+    name = f"trial {trial.record.number} {trial.record.name}"
+    if trial.finished_before():
+        echo(f"{name} already finished: {trial.record.run}")
         return Status(FINISHED, exit=DONE)
     echo(name)
-    with cell.following_stop_requests():
+    with trial.following_stop_requests():
         try:
-            status = job.execute(composed, cell.typed, cell)
+            status = job.execute(composed, trial.typed, trial)
         except Exception as error:  # a bug: the other trials run
             traceback.print_exc()
             status = Status(FAILED, exit=FAILURE, error=f"{type(error).__name__}: {error}")
-    cell.record_end(status)
+    trial.record_end(status)
     return status
 
 
@@ -164,7 +164,7 @@ def open_multirun(config) -> "OpenSweep":
         signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL)
     # Every trial composes its settings from these overrides and its own. A resume in another order would number the
     # trials otherwise
-    config.hydra.overrides.task = cells.in_order(typed, opened.sweep.facts()["order"])
+    config.hydra.overrides.task = trials.in_order(typed, opened.sweep.facts()["order"])
     config.hydra.sweep.dir = str(opened.sweep)
     config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(str(opened.sweep))}")
     # Processes that a launcher starts elsewhere import mxscale
@@ -195,7 +195,7 @@ class OpenSweep:
 
     def begun(self) -> bool:
         """Return whether a trial of this attempt has started."""
-        return any(cell.attempt == self.sweep.attempt for cell in self.sweep.cell_records())
+        return any(trial.attempt == self.sweep.attempt for trial in self.sweep.trial_records())
 
     def ended_early(self, error: Exception) -> int:
         """Print why the sweep ended before its last trial, and return the exit status."""

@@ -25,8 +25,8 @@ from mxscale.replay.availability import Here
 from mxscale.replay.entry import FULL, SCALES, Replay, Trial
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
 from mxscale.rundir.status import FINISHED, KILLED, Status
-from mxscale.rundir.sweep_directory import REFUSED_CELL, SweepDirectory
-from mxscale.sweep import cells, sweep
+from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory
+from mxscale.sweep import sweep, trials
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact
@@ -48,7 +48,7 @@ class Request:
         self.config = validate(from_dict(values))
         self.scale, self.again, self.output = options.scale, options.again, Path(options.output)
         typed = HydraConfig.get().overrides.task
-        self.overrides = [word for word in typed if cells.top_of(word) not in to_dict(records.Replay())]
+        self.overrides = [word for word in typed if trials.top_of(word) not in to_dict(records.Replay())]
         keys = [word.partition("=")[0].lstrip("+") for word in self.overrides]
         devices = [gpu["name"] for gpu in gpus.driver().get("gpus", [])]
         self.here = Here(devices, hosts.find(self.config), options.slow_hosts or (), keys)
@@ -123,7 +123,7 @@ def open_sweep(replay: Replay, request: Request, count: int) -> OpenSweep:
     values = to_dict(request.config)
     values.update(name=replay.name)
     typed = [f"replay={replay.name}", f"scale={request.scale}", *request.overrides]
-    earlier = None if request.again else sweep.find(from_dict(values), cells.identity(typed))
+    earlier = None if request.again else sweep.find(from_dict(values), trials.identity(typed))
     values["sweep"]["resume"] = earlier is not None
     facts = {"swept": {}, "cells": count, "at_a_time": 1, "sweeper": "replay", "launcher": "basic",
              "replay": f"{replay.name} {request.scale}"}  # fmt: skip
@@ -137,10 +137,10 @@ def run_trial(directory: SweepDirectory, replay: Replay, trial: Trial, number: i
         composed, values, overrides = settings(directory, replay, trial, request)
     except KeyError as error:
         echo(f"trial {number} {trial.name} starts from {error.args[0]}, which has not finished")
-        return Status(REFUSED_CELL, exit=FAILURE)
+        return Status(REFUSED_TRIAL, exit=FAILURE)
     except Exception as error:
-        return Status(REFUSED_CELL, exit=refuse(f"{replay.name}, {trial.name}: {explain(error)}"))
-    hook = sweep.Cell(directory, number, values, overrides, since, trial.name)
+        return Status(REFUSED_TRIAL, exit=refuse(f"{replay.name}, {trial.name}: {explain(error)}"))
+    hook = sweep.Trial(directory, number, values, overrides, since, trial.name)
     if hook.finished_before():
         echo(f"trial {number} {trial.name} already finished: {hook.record.run}")
         return Status(FINISHED, exit=DONE)
@@ -162,7 +162,7 @@ def settings(directory: SweepDirectory, replay: Replay, trial: Trial, request: R
     return composed, OmegaConf.to_container(composed, resolve=True), overrides
 
 
-def measure(verb: str, values: dict, hook: sweep.Cell) -> Status:
+def measure(verb: str, values: dict, hook: sweep.Trial) -> Status:
     """Run a verb that records one measurement as a trial."""
     function, verb_settings, group = MEASUREMENTS[verb]
     run_values = {key: value for key, value in values.items() if key != group}
@@ -171,7 +171,7 @@ def measure(verb: str, values: dict, hook: sweep.Cell) -> Status:
         config = resolve(validate(from_dict({**run_values, "name": hook.record.name})))
         exit_status = function(config, getattr(options, group), hook)
     except ConfigError as error:
-        return Status(REFUSED_CELL, exit=refuse(str(error)), error=str(error))
+        return Status(REFUSED_TRIAL, exit=refuse(str(error)), error=str(error))
     state = {DONE: FINISHED, INTERRUPTED: KILLED}.get(exit_status, FAILED)
     return Status(state, exit=exit_status, error=None if state == FINISHED else f"{verb} ended with {exit_status}")
 

@@ -23,8 +23,8 @@ class Network:
     side: int = 224  # height and width of images in pretraining and in the table of layers, in pixels
     classes: int = 1000  # in the table of layers
     from_weights: bool = False  # its graph comes with pretrained weights (model.pretrained=symbol:PREFIX)
-    # "module:function" of **arguments that returns PyTorch's name -> structural name of each tensor, in its order; None:
-    # PyTorch's weights do not fit
+    # "module:function" of **arguments that returns PyTorch's name -> structural name of each tensor, in its order;
+    # None: PyTorch's weights do not fit
     torch_names: Optional[str] = None
 
 

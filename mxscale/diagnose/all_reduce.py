@@ -131,7 +131,7 @@ def result(config: Config, request: AllReduce, rows: List[Dict], ranks: int) -> 
         return content
     seconds = [2 * (ranks - 1) * (link.alpha_s + size / ranks / link.bytes_per_s) for size, _ in points]
     errors = [(fitted / measured - 1) ** 2 for fitted, (_, measured) in zip(seconds, points)]
-    fit = {**asdict(link), "residual": math.sqrt(statistics.mean(errors)), "seconds": seconds}
+    fit = {**link._asdict(), "residual": math.sqrt(statistics.mean(errors)), "seconds": seconds}
     return {**content, "fit": fit}
 
 

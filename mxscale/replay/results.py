@@ -6,7 +6,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 from mxscale.records.recorded import Recorded, known
 from mxscale.replay.entry import Grid, Panel, Replay
 from mxscale.rundir.directory import FINISHED, RunDir
-from mxscale.rundir.sweep_directory import CellRecord, SweepDirectory
+from mxscale.rundir.sweep_directory import SweepDirectory, TrialRecord
 from mxscale.tracking import history
 from mxscale.util import csv_tables
 
@@ -59,9 +59,9 @@ def _by_number(metrics: Mapping[str, float], prefix: str) -> List[Tuple[str, flo
     return [(rest, metrics[prefix + rest]) for rest in sorted(filter(str.isdigit, rests), key=int)]
 
 
-def finished(sweep: Optional[SweepDirectory]) -> Dict[str, CellRecord]:
+def finished(sweep: Optional[SweepDirectory]) -> Dict[str, TrialRecord]:
     """Return the latest record of each finished trial whose run directory exists, by the trial's name."""
-    records = sweep.cells() if sweep else []
+    records = sweep.trials() if sweep else []
     return {one.name: one for one in records if one.state == FINISHED and one.run and RunDir(one.run).exists}
 
 

@@ -9,14 +9,14 @@ from mxscale.replay.availability import Here
 from mxscale.replay.entry import SMALL, Grid, Replay, Trial
 from mxscale.replay.page import Content
 from mxscale.rundir.directory import FINISHED
-from mxscale.rundir.sweep_directory import CellRecord, SweepDirectory
+from mxscale.rundir.sweep_directory import SweepDirectory, TrialRecord
 from mxscale.util.override_text import quoted
 
 PLACEHOLDER = re.compile(r"\{([\w:]+)\}")
 RUN = "run:"
 
 
-def settings(trial: Trial, grid: Grid, finished: Mapping[str, CellRecord], cache: str, here: Here) -> List[str]:
+def settings(trial: Trial, grid: Grid, finished: Mapping[str, TrialRecord], cache: str, here: Here) -> List[str]:
     """Return the overrides of a trial.
 
     Args:
@@ -48,7 +48,7 @@ def content(replay: Replay, scale: str, sweep: Optional[SweepDirectory], here: H
     if any(trial.slow_hosts for trial in grid.trials):
         about += "; two workers and their servers are on "
         about += "slow_hosts" if here.slow_hosts else "this machine without slow links, since slow_hosts is not set"
-    records = {record.name: record for record in (sweep.cells() if sweep else [])}
+    records = {record.name: record for record in (sweep.trials() if sweep else [])}
     missing = []
     for trial in grid.shown:
         if trial.name not in runs:
@@ -62,7 +62,7 @@ def content(replay: Replay, scale: str, sweep: Optional[SweepDirectory], here: H
     return Content(replay, scale, about, command, points, missing, outcomes, runs)
 
 
-def _unfinished(record: Optional[CellRecord]) -> str:
+def _unfinished(record: Optional[TrialRecord]) -> str:
     if record is None:
         return "not run yet: the same command continues"
     if record.state == FINISHED:

@@ -25,12 +25,12 @@ from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
 FOLDER = "sweeps"  # below config.runs
-REFUSED_CELL = "REFUSED"  # state of a trial whose settings are refused: it has no run directory
+REFUSED_TRIAL = "REFUSED"  # state of a trial whose settings are refused: it has no run directory
 CELL = "cell.json"  # in a trial's run directory
 
 
 @dataclass
-class CellRecord:
+class TrialRecord:
     """Content of cells/<attempt>-<number>-<key>.json."""
 
     attempt: int
@@ -60,29 +60,29 @@ class SweepDirectory(RunDir):
         """Return whether the sweep itself runs in another process."""
         return self.facts()["process"] != this_process()
 
-    def write_cell(self, trial: CellRecord) -> None:
+    def write_trial(self, trial: TrialRecord) -> None:
         name, folder = f"{trial.attempt}-{trial.number:04d}-{trial.key[:12]}.json", self.path / "cells"
         folder.mkdir(exist_ok=True)
         write_text(folder / name, json.dumps(asdict(trial), indent=1) + "\n")
 
-    def cell_records(self, key: str = "") -> List[CellRecord]:
+    def trial_records(self, key: str = "") -> List[TrialRecord]:
         """Return the records of all attempts, oldest first; those of one trial if its key is given."""
         records = []
         for path in (self.path / "cells").glob(f"[0-9]*-{key[:12] or '*'}.json"):
             try:
-                records.append(_with_run_status(json_record.load(path, CellRecord)))
+                records.append(_with_run_status(json_record.load(path, TrialRecord)))
             except ConfigError:  # damaged, or written by another version
                 continue
         records = [trial for trial in records if key in ("", trial.key)]
         return sorted(records, key=lambda trial: (trial.attempt, trial.number))
 
-    def cells(self) -> List[CellRecord]:
+    def trials(self) -> List[TrialRecord]:
         """Return the latest record of each trial, by number; one with other settings changed is the same trial."""
-        latest = {tuple(sorted(trial.overrides)) or trial.name: trial for trial in self.cell_records()}
+        latest = {tuple(sorted(trial.overrides)) or trial.name: trial for trial in self.trial_records()}
         return sorted(latest.values(), key=lambda trial: (trial.number, trial.attempt))
 
 
-def _with_run_status(trial: CellRecord) -> CellRecord:
+def _with_run_status(trial: TrialRecord) -> TrialRecord:
     """Return the trial with the state of its run directory: if its process was killed, or its run resumed by hand."""
     ends = {RUNNING: (FINISHED, FAILED, KILLED), FINISHED: ()}.get(trial.state, (FINISHED,))
     try:

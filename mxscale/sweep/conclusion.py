@@ -12,7 +12,7 @@ from mxscale.launcher.progress import echo
 from mxscale.records.recorded import pareto_front
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
 from mxscale.rundir.status import Status, Summary
-from mxscale.rundir.sweep_directory import REFUSED_CELL, CellRecord, SweepDirectory
+from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory, TrialRecord
 from mxscale.tracking import tracker
 from mxscale.tracking.sync_state import view_hint
 from mxscale.util import csv_tables, text_table
@@ -21,13 +21,13 @@ from mxscale.util.errors import ConfigError
 
 TOP1, WALL, RATE = "best/val_top1", "time/wall_s", "throughput/median"
 COSTS = ("cost/total_usd", "cost/total_eur")
-STATES = {FINISHED: "finished", FAILED: "failed", REFUSED_CELL: "refused", KILLED: "interrupted"}
+STATES = {FINISHED: "finished", FAILED: "failed", REFUSED_TRIAL: "refused", KILLED: "interrupted"}
 
 
 class Row(NamedTuple):
     """A trial with the figures of its run."""
 
-    trial: CellRecord
+    trial: TrialRecord
     metrics: Dict[str, float]
     on_front: bool = False  # the Pareto front of accuracy and cost
 
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        return self.trial.state in (FAILED, REFUSED_CELL)
+        return self.trial.state in (FAILED, REFUSED_TRIAL)
 
     @property
     def top1(self) -> Optional[float]:
@@ -69,10 +69,10 @@ class Row(NamedTuple):
 
 
 def rows_of(sweep: SweepDirectory) -> List[Row]:
-    return with_front([Row(trial, _figures(trial)) for trial in sweep.cells()])
+    return with_front([Row(trial, _figures(trial)) for trial in sweep.trials()])
 
 
-def _figures(trial: CellRecord) -> Dict[str, float]:
+def _figures(trial: TrialRecord) -> Dict[str, float]:
     try:
         return RunDir(trial.run).figures if trial.run else {}
     except ConfigError:  # a damaged summary.json

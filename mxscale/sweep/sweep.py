@@ -15,8 +15,8 @@ from mxscale.launcher.context import Hook, Signals
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.status import DONE, FINISHED, KILLED, REFUSED, RUNNING, Attempt, Status
-from mxscale.rundir.sweep_directory import CELL, FOLDER, REFUSED_CELL, CellRecord, SweepDirectory, this_process
-from mxscale.sweep import cells
+from mxscale.rundir.sweep_directory import CELL, FOLDER, REFUSED_TRIAL, SweepDirectory, TrialRecord, this_process
+from mxscale.sweep import trials
 from mxscale.util.background import background_thread
 from mxscale.util.errors import ConfigError
 
@@ -35,7 +35,7 @@ def begin(values: dict, typed: Sequence[str], facts: dict, stack: ExitStack) -> 
         ConfigError: There is no sweep to resume, or it is still running.
     """
     config = from_dict(values)
-    command = cells.identity(typed)
+    command = trials.identity(typed)
     sweep = find(config, command) if config.sweep.resume else None
     if config.sweep.resume and sweep is None:
         raise ConfigError(
@@ -47,7 +47,7 @@ def begin(values: dict, typed: Sequence[str], facts: dict, stack: ExitStack) -> 
     earlier = sweep.facts()
     attempt = earlier.get("attempt", 0) + 1
     sweep.stop_file.unlink(missing_ok=True)
-    order = earlier.get("order", cells.identifying(typed))
+    order = earlier.get("order", trials.identifying(typed))
     sweep.write("sweep.json", {**facts, "entry": config.entry, "command": command, "order": order, "attempt": attempt,
                                "process": this_process(), "objective": config.sweep.objective})  # fmt: skip
     started = Attempt(attempt, int(time.time() * 1000))
@@ -64,7 +64,7 @@ def find(config: Config, command: List[str]) -> Optional[SweepDirectory]:
     return None
 
 
-class Cell(Hook):
+class Trial(Hook):
     """One trial of a sweep, in any process and on any machine."""
 
     def __init__(
@@ -84,10 +84,10 @@ class Cell(Hook):
         """
         facts = sweep.facts()
         self.sweep, self.values, self.typed, self.started = sweep, values, list(overrides), started
-        swept = cells.swept(overrides, facts["swept"])
-        key = cells.key(values, facts["swept"])
-        self.previous: Optional[CellRecord] = next(iter(reversed(sweep.cell_records(key))), None)
-        self.record = CellRecord(facts["attempt"], number, key, name or cells.name(swept), swept)
+        swept = trials.swept(overrides, facts["swept"])
+        key = trials.key(values, facts["swept"])
+        self.previous: Optional[TrialRecord] = next(iter(reversed(sweep.trial_records(key))), None)
+        self.record = TrialRecord(facts["attempt"], number, key, name or trials.name(swept), swept)
         self.at_a_time, self.objective = facts["at_a_time"], facts["objective"]
 
     def finished_before(self) -> bool:
@@ -100,7 +100,7 @@ class Cell(Hook):
         else:
             self.record.how, self.record.run = "kept", previous.run
             self.record.state, self.record.exit = FINISHED, DONE
-            self.sweep.write_cell(self.record)
+            self.sweep.write_trial(self.record)
         return True
 
     def settings(self, resumable: Sequence[str]) -> tuple:
@@ -118,7 +118,7 @@ class Cell(Hook):
         if "name" not in (override.partition("=")[0] for override in self.record.overrides):
             values["name"] = self.record.name if config.name == "run" else f"{config.name}_{self.record.name}"
         if self.at_a_time > 1 and config.launch.hosts is None:
-            values["launch"]["threads"] = cells.threads(config, self.at_a_time, available_cores())
+            values["launch"]["threads"] = trials.threads(config, self.at_a_time, available_cores())
         if "cost" in self.objective:
             price = run_cost.pricing(config)(config.machine)
             if not price.known:
@@ -128,13 +128,13 @@ class Cell(Hook):
         if unfinished:
             self.record.how, values["resume"] = "resumed", str(unfinished)
             values["rerun"] = to_dict(Rerun())  # the run's own record names what it repeats
-            overrides = [override for override in self.typed if cells.top_of(override) in resumable]
+            overrides = [override for override in self.typed if trials.top_of(override) in resumable]
         return values, overrides
 
     def unfinished(self) -> Optional[RunDir]:
         """Return the interrupted run to resume; None if there is none."""
         previous = self.previous
-        if previous is None or previous.state not in (RUNNING, KILLED, REFUSED_CELL) or not previous.run:
+        if previous is None or previous.state not in (RUNNING, KILLED, REFUSED_TRIAL) or not previous.run:
             return None
         found = RunDir(previous.run)
         return found if found.exists else None
@@ -144,7 +144,7 @@ class Cell(Hook):
         self.record.run = str(run)
         run.write(CELL, {"sweep": str(self.sweep), "number": self.record.number, "name": self.record.name,
                          "overrides": self.record.overrides, "replay": self.sweep.facts().get("replay")})  # fmt: skip
-        self.sweep.write_cell(self.record)
+        self.sweep.write_trial(self.record)
         signals.reason = signals.reason or (self.sweep.stop_reason() and "SIGTERM")
 
     def record_end(self, status: Status) -> None:
@@ -153,7 +153,7 @@ class Cell(Hook):
             self.record.run = self.previous.run
         elif self.record.run and not RunDir(self.record.run).exists:  # removed with a refused run
             self.record.run = None
-        self.sweep.write_cell(self.record)
+        self.sweep.write_trial(self.record)
 
     def result(self):
         """Return the objectives for the sweeper; None if the trial did not finish."""

@@ -18,7 +18,7 @@ from run_files import wait_for_step
 from verbs import SMALL
 
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.sweep_directory import REFUSED_CELL, SweepDirectory
+from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory
 
 SCRIPT = ROOT / "docs" / "slurm" / "train.sbatch"
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -225,6 +225,6 @@ def test_sweep_submits_a_job_per_cell(slurm, cli):
     cells = ["launch.ranks=1", "max_steps=2", "optimizer.lr=0.1,-1"]
     cli("train", *cells, *jobs, "-m", env={"SLURM_CONF": slurm.env["SLURM_CONF"]}, expect=2)
     [found] = [SweepDirectory(path) for path in (cli.folder / "sweeps").iterdir()]
-    assert [cell.state for cell in found.cells()] == ["FINISHED", REFUSED_CELL]
+    assert [cell.state for cell in found.trials()] == ["FINISHED", REFUSED_TRIAL]
     assert found.facts()["at_a_time"] == 1
     assert "submitit" in (found.path / "multirun.yaml").read_text()

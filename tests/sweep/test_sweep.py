@@ -23,10 +23,10 @@ from mxscale.launcher.context import Signals
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import FAILED, INTERRUPTED, KILLED, RUNNING, RunDir
 from mxscale.rundir.status import FINISHED, Status
-from mxscale.rundir.sweep_directory import REFUSED_CELL, CellRecord, SweepDirectory
-from mxscale.sweep import cells, conclusion, sweep
+from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory, TrialRecord
+from mxscale.sweep import conclusion, sweep, trials
 from mxscale.sweep.conclusion import Row
-from mxscale.sweep.sweep import Cell
+from mxscale.sweep.sweep import Trial
 from mxscale.tracking import tracker
 from mxscale.util.errors import ConfigError
 
@@ -46,36 +46,36 @@ from mxscale.util.errors import ConfigError
     ],
 )
 def test_cell_name_lists_swept_values(overrides, name):
-    assert cells.name(overrides) == name
+    assert trials.name(overrides) == name
 
 
 def test_long_name_is_cut_and_unique():
-    names = {cells.name([f"data.root=/{'x' * 200}/{number}"]) for number in range(2)}
-    assert len(names) == 2 and all(len(name) <= cells.LONGEST_NAME for name in names)
+    names = {trials.name([f"data.root=/{'x' * 200}/{number}"]) for number in range(2)}
+    assert len(names) == 2 and all(len(name) <= trials.LONGEST_NAME for name in names)
 
 
 def test_swept_keys_keep_command_line_order():
     overrides = ["seed=1", "epochs=3", "optimizer.lr=0.1"]
-    assert cells.swept(overrides, {"optimizer.lr": "0.1,0.2", "seed": "1,2"}) == ["optimizer.lr=0.1", "seed=1"]
+    assert trials.swept(overrides, {"optimizer.lr": "0.1,0.2", "seed": "1,2"}) == ["optimizer.lr=0.1", "seed=1"]
 
 
 def test_sweep_identity_ignores_order_and_tracking():
-    one = cells.identity(["seed=1,2", "optimizer.lr=0.1", "tracking=none", "sweep.resume=true", "runs=/x"])
-    assert one == cells.identity(["optimizer.lr=0.1", "tracking.uri=sqlite:///x", "seed=1,2"])
-    assert one != cells.identity(["optimizer.lr=0.1", "seed=1,2,3"])
+    one = trials.identity(["seed=1,2", "optimizer.lr=0.1", "tracking=none", "sweep.resume=true", "runs=/x"])
+    assert one == trials.identity(["optimizer.lr=0.1", "tracking.uri=sqlite:///x", "seed=1,2"])
+    assert one != trials.identity(["optimizer.lr=0.1", "seed=1,2,3"])
 
 
 def test_cell_identity_ignores_tracking():
     values = to_dict(Config())
     elsewhere = to_dict(from_dict({"runs": "/x", "tracking": {"uri": "sqlite:////x"}, "sweep": {"resume": True}}))
-    assert cells.key(values) == cells.key(elsewhere)
-    assert cells.key({**values, "budget": {"max_usd": 1}}) == cells.key(values)
-    assert cells.key({**values, "seed": 2}) != cells.key(values)
+    assert trials.key(values) == trials.key(elsewhere)
+    assert trials.key({**values, "budget": {"max_usd": 1}}) == trials.key(values)
+    assert trials.key({**values, "seed": 2}) != trials.key(values)
     of_two = [{**values, "rerun": {"run": run, "strict": False}} for run in ("a", "b")]
-    assert cells.key(of_two[0]) == cells.key(of_two[1])
-    assert cells.key(of_two[0], ["rerun.run"]) != cells.key(of_two[1], ["rerun.run"])  # swept settings always count
+    assert trials.key(of_two[0]) == trials.key(of_two[1])
+    assert trials.key(of_two[0], ["rerun.run"]) != trials.key(of_two[1], ["rerun.run"])  # swept settings always count
     # Paths count here: digests are unknown before the preparation
-    assert cells.key(to_dict(from_dict({"data": {"root": "/a"}}))) != cells.key(values)
+    assert trials.key(to_dict(from_dict({"data": {"root": "/a"}}))) != trials.key(values)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_cell_identity_ignores_tracking():
     ],
 )
 def test_concurrent_cells_share_cores(settings, at_a_time, cores, threads):
-    assert cells.threads(from_dict(settings), at_a_time, cores) == threads
+    assert trials.threads(from_dict(settings), at_a_time, cores) == threads
 
 
 def need_optuna(*overrides):
@@ -160,7 +160,7 @@ def test_optuna_storage_is_refused():
 
 def row(number, state=FINISHED, how="run", error=None, status=0, **figures):
     names = {"top1": "best/val_top1", "usd": "cost/total_usd", "wall": "time/wall_s"}
-    cell = CellRecord(1, number, str(number), f"lr-{number}", [f"lr={number}"], how, "/run", state, status, error)
+    cell = TrialRecord(1, number, str(number), f"lr-{number}", [f"lr={number}"], how, "/run", state, status, error)
     return Row(cell, {names[key]: value for key, value in figures.items()})
 
 
@@ -169,7 +169,7 @@ ROWS = [
     row(1, top1=80.0, usd=1.0, wall=40.0),
     row(2, top1=70.0, usd=1.5, wall=20.0, how="kept"),
     row(3, FAILED, top1=99.0, usd=0.1, wall=1.0, error="rank 0: the loss is nan", status=1),
-    row(4, REFUSED_CELL, error="optimizer.lr=-1.0: expected at least 0", status=2),
+    row(4, REFUSED_TRIAL, error="optimizer.lr=-1.0: expected at least 0", status=2),
 ]
 ROWS = conclusion.with_front(ROWS)
 
@@ -265,12 +265,12 @@ def begun(tmp_path, **values) -> SweepDirectory:
         return sweep.begin(to_dict(from_dict({"runs": str(tmp_path), **values})), TYPED, FACTS, held)
 
 
-def cell_of(found: SweepDirectory, seed: int, **values) -> Cell:
-    return Cell(found, seed - 1, to_dict(from_dict({"runs": str(found.path.parents[1]), "seed": seed, **values})),
+def cell_of(found: SweepDirectory, seed: int, **values) -> Trial:
+    return Trial(found, seed - 1, to_dict(from_dict({"runs": str(found.path.parents[1]), "seed": seed, **values})),
                 [f"seed={seed}"], None)  # fmt: skip
 
 
-def ran(cell: Cell, state=FINISHED, top1=50.0, recorded=True) -> RunDir:
+def ran(cell: Trial, state=FINISHED, top1=50.0, recorded=True) -> RunDir:
     """Run a cell; recorded=False: its process was killed before it could record the end."""
     values, _ = cell.settings(())
     run = directory.create(from_dict(values))
@@ -289,8 +289,8 @@ def test_resumed_sweep_runs_unfinished_cells(tmp_path):
     again = begun(tmp_path, sweep={"resume": True})
     assert again.path == first.path and again.attempt == 2
 
-    assert cell_of(again, 1).finished_before() and again.cells()[0].how == "kept"
-    assert again.cells()[0].run == str(runs[0])
+    assert cell_of(again, 1).finished_before() and again.trials()[0].how == "kept"
+    assert again.trials()[0].run == str(runs[0])
 
     cell = cell_of(again, 2)
     assert cell.finished_before() is False
@@ -308,15 +308,15 @@ def test_cell_with_edited_settings_replaces_its_earlier_record(tmp_path):
     edited = cell_of(again, 1, epochs=3)
     assert not edited.finished_before()
     ran(edited)
-    assert [(cell.key, cell.state) for cell in again.cells()] == [(edited.record.key, FINISHED)]
+    assert [(cell.key, cell.state) for cell in again.trials()] == [(edited.record.key, FINISHED)]
 
 
 def test_repeated_cell_runs_once(tmp_path):
     found = begun(tmp_path)
     ran(cell_of(found, 1))
-    asked_again = Cell(found, 7, to_dict(from_dict({"runs": str(tmp_path), "seed": 1})), ["seed=1"], None)
+    asked_again = Trial(found, 7, to_dict(from_dict({"runs": str(tmp_path), "seed": 1})), ["seed=1"], None)
     assert asked_again.finished_before()
-    (cell,) = found.cell_records()
+    (cell,) = found.trial_records()
     assert (cell.number, cell.how) == (0, "run")
 
 
@@ -324,7 +324,7 @@ def test_interrupted_cell_is_resumed(tmp_path):
     run = ran(cell_of(begun(tmp_path), 3), KILLED)
     again = begun(tmp_path, sweep={"resume": True})
     values = to_dict(from_dict({"runs": str(tmp_path), "seed": 3, "tracking": {"experiment": "other"}}))
-    cell = Cell(again, 2, values, ["experiment=digits", "seed=3", "tracking.experiment=other"], None)
+    cell = Trial(again, 2, values, ["experiment=digits", "seed=3", "tracking.experiment=other"], None)
     config, found, _ = configure(*cell.settings(RESUMABLE))
     assert found.path == run.path
     assert (config.name, config.seed, config.tracking.experiment) == ("seed-3", 3, "other")
@@ -334,11 +334,11 @@ def test_refused_resume_keeps_the_run(tmp_path):
     run = ran(cell_of(begun(tmp_path), 3), KILLED)
     cell = cell_of(begun(tmp_path, sweep={"resume": True}), 3)
     cell.settings(())
-    cell.record_end(Status(REFUSED_CELL, exit=2, error="budget.max_usd=1: it is spent"))
+    cell.record_end(Status(REFUSED_TRIAL, exit=2, error="budget.max_usd=1: it is spent"))
     assert cell_of(begun(tmp_path, sweep={"resume": True}), 3).settings(())[0]["resume"] == str(run)
 
 
-@pytest.mark.parametrize("state", [KILLED, FAILED, REFUSED_CELL])
+@pytest.mark.parametrize("state", [KILLED, FAILED, REFUSED_TRIAL])
 def test_cell_whose_run_was_resumed_by_hand_has_finished(tmp_path, state):
     cell = cell_of(begun(tmp_path), 3)
     run = ran(cell, KILLED)
@@ -406,7 +406,7 @@ def test_resume_in_another_order_keeps_the_numbers_of_cells(tmp_path, data_cache
     assert main.main(["train", *reversed(swept), "sweep.resume=true", *usual]) == 2
     (found,) = map(SweepDirectory, (tmp_path / "sweeps").iterdir())
     by_attempt = {1: {}, 2: {}}
-    for cell in found.cell_records():
+    for cell in found.trial_records():
         by_attempt[cell.attempt][cell.number] = sorted(cell.overrides)
     assert by_attempt[1] == by_attempt[2] and len(by_attempt[1]) == 4
 
@@ -492,7 +492,7 @@ def resumed(shared_cli):
     shared_cli.run_of(process)  # of the second cell; its ranks start now
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to joblib's processes too
     stopped = shared_cli.ended(process, expect=INTERRUPTED)
-    states = [cell.state for cell in of(shared_cli).cells()]
+    states = [cell.state for cell in of(shared_cli).trials()]
     second = shared_cli("train", *grid, "sweep.resume=true", "-m", small=False, expect=1)
     return of(shared_cli), stopped, states, second
 
@@ -507,7 +507,7 @@ def test_stopped_sweep_starts_no_further_cell(resumed):
 @pytest.mark.slow
 def test_resumed_sweep_continues_after_failed_cell(resumed):
     found, _, _, second = resumed
-    assert [(cell.name, cell.how, cell.state) for cell in found.cells()] == [
+    assert [(cell.name, cell.how, cell.state) for cell in found.trials()] == [
         ("lr-0.1_seed-1", "resumed", FINISHED),
         ("lr-0.1_seed-2", "resumed", FINISHED),
         ("lr-1e+30_seed-1", "run", FAILED),
@@ -522,7 +522,7 @@ def test_resumed_sweep_continues_after_failed_cell(resumed):
 @pytest.mark.slow
 def test_later_cell_is_billed_from_its_start(resumed):
     found, _, _, _ = resumed
-    status = [RunDir(cell.run).read("status.json") for cell in found.cells()]
+    status = [RunDir(cell.run).read("status.json") for cell in found.trials()]
     assert status[3]["attempts"][0]["started_ms"] >= status[2]["attempts"][-1]["ended_ms"]
 
 
@@ -550,7 +550,7 @@ def test_optuna_gets_objectives_of_concurrent_cells(cli):
     need_optuna(*command)
     cli("train", *command, "-m", small=False)
     found = of(cli)
-    first = found.cells()
+    first = found.trials()
     assert [cell.state for cell in first] == [FINISHED] * 3
     runs = [RunDir(cell.run) for cell in first]
     figures = [run.read("summary.json")["metrics"] for run in runs]
@@ -563,14 +563,14 @@ def test_optuna_gets_objectives_of_concurrent_cells(cli):
     assert runs[0].config().launch.threads == max(1, available_cores() // 2)
     # Equal results lead to equal trials
     cli("train", *command, "sweep.resume=true", "-m", small=False)
-    assert [(cell.key, cell.how) for cell in found.cells()] == [(cell.key, "kept") for cell in first]
+    assert [(cell.key, cell.how) for cell in found.trials()] == [(cell.key, "kept") for cell in first]
 
 
 @pytest.mark.slow
 def test_submitit_sweep_exits_with_worst_status(cli):
     cells = ["optimizer.lr=${optimizer.l},0.1,-1", "hydra/launcher=submitit_local", "tracking=none", "-m"]
     ended = cli("train", *SHORT, *cells, small=False, expect=2)
-    assert [cell.state for cell in of(cli).cells()] == [REFUSED_CELL, FINISHED, REFUSED_CELL]
+    assert [cell.state for cell in of(cli).trials()] == [REFUSED_TRIAL, FINISHED, REFUSED_TRIAL]
     assert re.search(r"lr--1: optimizer.lr=-1.0: expected at least 0$", ended.out, re.MULTILINE)
     refusal = r"optimizer.lr: \$\{optimizer.l\} is no setting: did you mean optimizer.lr\?$"
     assert re.search(refusal, ended.out, re.MULTILINE)
