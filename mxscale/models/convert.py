@@ -1,4 +1,4 @@
-"""Conversion of ResNet weights between PyTorch's names and structural names, and the input stated by a checkpoint.
+"""Conversion of weights between PyTorch's names and structural names, and the input stated by a checkpoint.
 
 torchvision and timm use the same names for the tensors of plain ResNets (torchvision/models/resnet.py and
 timm/models/resnet.py: conv1, bn1, layer1.0.conv1, downsample.0, fc). Both have the stride in the 3x3 convolution, as
@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+from pkgutil import resolve_name
 from typing import Dict, List, Optional
 
 import numpy as np
@@ -23,17 +24,21 @@ from mxscale.util.regular_files import open_regular
 BATCH_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "running_mean", "running_var": "running_var"}
 # Number of batches behind a running statistic; PyTorch uses it only if momentum is None.
 UNUSED = "num_batches_tracked"
-TORCH_NETWORKS = ", ".join(entry.name for entry in NETWORKS.values() if entry.torch_layers)
+TORCH_NETWORKS = [entry.name for entry in NETWORKS.values() if entry.torch_names]
 # Prefixes that wrappers add to every name: DataParallel, Lightning, torch.compile
 PREFIXES = ("module.", "model.", "_orig_mod.")
-HEAD = {"fc.weight": "output.weight", "fc.bias": "output.bias"}
-
 # Names of plain ResNets in timm (timm/models/resnet.py), with and without tags. Other architectures have tensors of
 # the same names and use them differently: resnetaa50 averages before its stride.
 ARCHITECTURES = r"(tv_|gluon_|ssl_|swsl_)?resnet(18|34|50|101|152)(_v1b)?"
 
 
-def names(layers: int) -> Dict[str, str]:
+def names(name: str) -> Dict[str, str]:
+    """Return PyTorch's name -> structural name for each tensor of one of TORCH_NETWORKS, in PyTorch's order."""
+    entry = network(name)
+    return resolve_name(entry.torch_names)(**entry.arguments)
+
+
+def resnet_names(layers: int) -> Dict[str, str]:
     """Return PyTorch's name -> structural name for each tensor of a ResNet, in PyTorch's order."""
     block, blocks, _ = SPECIFICATION[layers]
     convolutions = 3 if block is BottleneckV1b else 2
@@ -47,7 +52,7 @@ def names(layers: int) -> Dict[str, str]:
             if index == 0 and (stage > 1 or convolutions == 3):  # the number of channels changes
                 table[f"{torch_name}.downsample.0.weight"] = f"{structural}.downsample.0.weight"
                 table.update(_norm(f"{torch_name}.downsample.1", f"{structural}.downsample.1"))
-    return {**table, **HEAD}
+    return {**table, "fc.weight": "output.weight", "fc.bias": "output.bias"}
 
 
 def _norm(torch_name: str, structural: str) -> Dict[str, str]:
@@ -64,19 +69,24 @@ def load(path: str, name: str, source: Optional[str] = None) -> Dict[str, np.nda
         ConfigError: The file is invalid or does not fit the network; the message names the tensors.
     """
     source = source or f"torch:{path}"
-    layers = network(name).torch_layers
-    if layers is None:
-        raise ConfigError(f"model.pretrained={source}: PyTorch weights fit {TORCH_NETWORKS}, not model.name={name}")
+    if name not in TORCH_NETWORKS:
+        known = ", ".join(TORCH_NETWORKS)
+        raise ConfigError(f"model.pretrained={source}: PyTorch weights fit {known}, not model.name={name}")
     _check_architecture(path, source)
     tensors = _unwrapped(torch_file.read(path, source))
     given = {n: tensor for n, tensor in tensors.items() if n.rpartition(".")[2] != UNUSED}
-    table = _table(layers, given)
+    table = _table(name, given)
     if set(given) != set(table):
-        raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(given, layers)}")
+        raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(given, name)}")
     integers = [n for n in table if not given[n].is_floating()]
     if integers:
         raise ConfigError(f"model.pretrained={source}: not of a floating-point type: {first_of(integers)}")
-    return {structural: given[n].as_float32() for n, structural in table.items()}
+    return {structural: _turned(given[n].as_float32(), name) for n, structural in table.items()}
+
+
+def _turned(array: np.ndarray, name: str) -> np.ndarray:
+    """Return the array as the network stores it, given PyTorch's, or the reverse."""
+    return np.ascontiguousarray(array[:, :, ::-1, ::-1]) if network(name).rotated and array.ndim == 4 else array
 
 
 def _unwrapped(tensors: dict) -> dict:
@@ -87,22 +97,23 @@ def _unwrapped(tensors: dict) -> dict:
     return tensors
 
 
-def _table(layers: int, given) -> Dict[str, str]:
+def _table(name: str, given) -> Dict[str, str]:
     """Return the expected names. A file without any tensor of the head is a network without its head."""
-    table = names(layers)
-    return table if HEAD.keys() & set(given) else {n: structural for n, structural in table.items() if n not in HEAD}
+    table = names(name)
+    head = {n for n, structural in table.items() if structural.startswith("output.")}
+    return table if head & set(given) else {n: structural for n, structural in table.items() if n not in head}
 
 
-def _misfits(given, layers: int) -> str:
-    for other in SPECIFICATION:
+def _misfits(given, name: str) -> str:
+    for other in TORCH_NETWORKS:
         if set(given) == set(_table(other, given)):
-            return f"these are weights of a ResNet-{other}; use model=resnet{other}_v1b"
-    return differences(_table(layers, given), given)
+            return f"these are weights of {other}; use model={other}"
+    return differences(_table(name, given), given)
 
 
-def to_torch(layers: int, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-    """Return the arrays of a ResNet v1b of that many layers by PyTorch's names, in PyTorch's order."""
-    return {torch_name: arrays[structural] for torch_name, structural in names(layers).items()}
+def to_torch(name: str, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    """Return the arrays of one of TORCH_NETWORKS by PyTorch's names, in PyTorch's order."""
+    return {torch_name: _turned(arrays[structural], name) for torch_name, structural in names(name).items()}
 
 
 def input_of(path: str) -> Optional[dict]:

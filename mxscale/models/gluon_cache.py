@@ -9,14 +9,18 @@ from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError, nearest
 
 
+def folder() -> str:
+    """Return the folder of downloaded weights."""
+    # MXNET_HOME is read at each call; MXNet's own default is fixed when it is imported.
+    return os.path.join(os.path.expanduser(os.environ.get("MXNET_HOME") or mx.base.data_dir()), "models")
+
+
 def find(name: str) -> str:
     """Return the path of a network's weights. Raises ConfigError if the zoo has none, or the file is not right."""
     sums = model_store._model_sha1
     if name not in sums:
         raise ConfigError(f"model.pretrained=zoo: Gluon's zoo has no weights of model.name={name}{nearest(name, sums)}")
-    # MXNET_HOME is read at each call; MXNet's own default is fixed when it is imported.
-    root = os.path.join(os.path.expanduser(os.environ.get("MXNET_HOME") or mx.base.data_dir()), "models")
-    path = os.path.join(root, f"{name}-{model_store.short_hash(name)}.params")
+    path = os.path.join(folder(), f"{name}-{model_store.short_hash(name)}.params")
     try:
         actual = digest_of(path, "sha1")
     except FileNotFoundError:

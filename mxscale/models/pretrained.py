@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from mxscale.config.networks import network
 from mxscale.config.schema import origin_of
-from mxscale.models import gluon_cache, model_card, symbol, torch_file, weights, zoo
+from mxscale.models import gluon_cache, imagenet_weights, model_card, symbol, torch_file, weights, zoo
 from mxscale.models.model_card import ModelCard
 from mxscale.rundir.plan import Origin
 from mxscale.util.atomic_files import digest_of, replacing
@@ -68,7 +68,13 @@ def _torch(rest: str, name: str, source: str) -> Loaded:
 
     loaded = Loaded(convert.load(rest, name, source), [rest])
     card = model_card.from_metadata(torch_file.metadata_of(rest), source)
-    return _of_export(loaded, card) if card else loaded._replace(input=convert.input_of(rest))
+    if card:
+        return _of_export(loaded, card)
+    return loaded._replace(input=convert.input_of(rest) or network(name).pretrained_input)
+
+
+def _imagenet(rest: str, name: str, source: str) -> Loaded:
+    return _torch(imagenet_weights.find(name), name, source)
 
 
 def _hub(rest: str, name: str, source: str) -> Loaded:
@@ -79,7 +85,7 @@ def _hub(rest: str, name: str, source: str) -> Loaded:
     return _torch(path, name, source)._replace(files=files, revision=revision)
 
 
-LOADERS = {"zoo": _zoo, "symbol": _symbol, "torch": _torch, "hf": _hub}
+LOADERS = {"zoo": _zoo, "imagenet": _imagenet, "symbol": _symbol, "torch": _torch, "hf": _hub}
 
 
 def load(source: str, name: str) -> Loaded:

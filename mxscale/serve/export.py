@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from mxscale.config.networks import network
 from mxscale.config.schema import Config
 from mxscale.config.verbs.models import Export
 from mxscale.launcher.progress import echo
@@ -87,13 +86,13 @@ def write_safetensors(trained: Network, path: str) -> str:
     from safetensors.numpy import save
 
     name, arrays = trained.card.network, weights.arrays(trained.net)
-    layers = network(name).torch_layers
-    tensors = convert.to_torch(layers, arrays) if layers else arrays
-    metadata = {"format": "pt" if layers else "mxnet", **model_card.to_metadata(trained.card)}
+    known = name in convert.TORCH_NETWORKS
+    tensors = convert.to_torch(name, arrays) if known else arrays
+    metadata = {"format": "pt" if known else "mxnet", **model_card.to_metadata(trained.card)}
     content = save({key: np.ascontiguousarray(value) for key, value in tensors.items()}, metadata)
     with replacing(path) as new:
         Path(new).write_bytes(content)
-    return f"{path}: {len(tensors)} tensors of {name}, with {'PyTorch' if layers else 'MXNet'}'s names"
+    return f"{path}: {len(tensors)} tensors of {name}, with {'PyTorch' if known else 'MXNet'}'s names"
 
 
 FORMATS = {"onnx": write_onnx, "symbol": write_symbol, "safetensors": write_safetensors}

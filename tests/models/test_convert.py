@@ -36,7 +36,7 @@ def test_a_converted_network_agrees_with_pytorch(layers, tmp_path):
 
 @pytest.mark.parametrize("layers", LAYOUTS)
 def test_the_name_table_is_a_bijection(layers):
-    table = convert.names(layers)
+    table = convert.names(f"resnet{layers}_v1b")
     assert list(table) == [n for n in shapes(layers, 10) if not n.endswith(COUNTS)]
     assert sorted(table.values()) == list(weights.parameters(zoo.build(f"resnet{layers}_v1b", 10)))
 
@@ -44,7 +44,7 @@ def test_the_name_table_is_a_bijection(layers):
 def test_a_round_trip_is_bit_identical(tmp_path):
     given = {n: a for n, a in state(18).items() if not n.endswith(COUNTS)}
     save_file(given, tmp_path / "w.safetensors")
-    back = convert.to_torch(18, convert.load(str(tmp_path / "w.safetensors"), "resnet18_v1b"))
+    back = convert.to_torch("resnet18_v1b", convert.load(str(tmp_path / "w.safetensors"), "resnet18_v1b"))
     assert list(back) == list(given)
     assert all(back[n].dtype == given[n].dtype and back[n].tobytes() == given[n].tobytes() for n in given)
 
@@ -83,7 +83,7 @@ def test_a_partial_prefix_is_refused(tmp_path):
 @pytest.mark.parametrize("layers", LAYOUTS)
 def test_weights_of_another_depth_get_a_suggestion(tmp_path, layers):
     other = "resnet18_v1b" if layers != 18 else "resnet50_v1b"
-    match = f"does not fit {other}: these are weights of a ResNet-{layers}; use model=resnet{layers}_v1b$"
+    match = f"does not fit {other}: these are weights of resnet{layers}_v1b; use model=resnet{layers}_v1b$"
     refused(names_alone(tmp_path / "w", layers), other, match)
 
 
@@ -96,7 +96,7 @@ def test_missing_and_unexpected_tensors_are_named(tmp_path):
 def test_weights_without_a_classifier_are_a_network_without_one(tmp_path, layers):
     path = names_alone(tmp_path / "w", layers, lambda names: [n for n in names if not n.startswith("fc.")])
     found = convert.load(path, f"resnet{layers}_v1b")
-    assert set(convert.names(layers).values()) - set(found) == {"output.weight", "output.bias"}
+    assert set(convert.names(f"resnet{layers}_v1b").values()) - set(found) == {"output.weight", "output.bias"}
 
 
 def test_float16_becomes_float32_and_integers_are_refused(tmp_path):
@@ -107,7 +107,7 @@ def test_float16_becomes_float32_and_integers_are_refused(tmp_path):
 
 
 def test_an_unsupported_network_is_refused_before_reading(tmp_path):
-    refused(str(tmp_path / "no"), "resnet50_v1", r"fit resnet18_v1b, .*, not model.name=resnet50_v1$")
+    refused(str(tmp_path / "no"), "resnet50_v1", r"fit efficientnet_lite0, .*, not model.name=resnet50_v1$")
 
 
 # As https://huggingface.co/timm/resnet18.a1_in1k/blob/main/config.json

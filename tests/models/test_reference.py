@@ -80,7 +80,7 @@ def our_training_step(net, layers, given, labels, dtype):
     with mx.autograd.record():
         scores = net(mx.nd.array(given, dtype=dtype))
         mx.gluon.loss.SoftmaxCrossEntropyLoss()(scores, mx.nd.array(labels, dtype=dtype)).mean().backward()
-    mine, table = weights.parameters(net), convert.names(layers)
+    mine, table = weights.parameters(net), convert.names(f"resnet{layers}_v1b")
     return {n: mine[ours].grad().asnumpy() for n, ours in table.items() if mine[ours].grad_req != "null"}
 
 
