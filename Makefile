@@ -33,7 +33,7 @@ test-all: test test-slow test-docker  ## run all tests
 
 test-reference: .venv/dev.stamp .venv-reference/stamp  ## compare converted networks with PyTorch's (downloads its CPU build)
 	@PYTHONPATH=$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
-	  .venv-reference/bin/python -m pytest tests/models/test_reference.py
+	  .venv-reference/bin/python -m pytest tests/models/test_reference.py tests/models/test_reference_lite.py
 
 sbom: .venv/sbom.stamp  ## write the packages of images to sbom/TARGET.spdx.json: make sbom TARGETS="cpu mlflow"
 	@set -e; for target in $(or $(TARGETS),cpu mlflow); do \

@@ -81,10 +81,10 @@ RULES = rules_of(Config)
 def origin_of(pretrained: str) -> Tuple[str, str]:
     """Return the kind and the rest of `model.pretrained`: ("symbol", "x/resnet-50") for symbol:x/resnet-50.
 
-    The kind is "run", "symbol", "torch", "hf", "latest", "zoo", or "path" for any other value.
+    The kind is "run", "symbol", "torch", "hf", "latest", "zoo", "imagenet", or "path" for any other value.
     """
     kind, _, rest = pretrained.partition(":")
-    if kind in (("run", "symbol", "torch", "hf") if rest else ("latest", "zoo")):
+    if kind in (("run", "symbol", "torch", "hf") if rest else ("latest", "zoo", "imagenet")):
         return kind, rest
     return "path", pretrained
 

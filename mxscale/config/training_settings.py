@@ -153,8 +153,8 @@ class Model:
     )
     pretrained: Optional[str] = setting(
         None,
-        "initial weights: latest, zoo, run:ID, a run directory, a .params file, torch:FILE, symbol:PREFIX[@EPOCH], "
-        "hf:OWNER/MODEL",
+        "initial weights: imagenet, latest, zoo, run:ID, a run directory, FILE.params, torch:FILE, "
+        "symbol:PREFIX[@EPOCH], hf:OWNER/MODEL",
     )
     input: str = setting(
         "checkpoint",

@@ -82,7 +82,15 @@ def load(path: str, name: str, source: Optional[str] = None) -> Dict[str, np.nda
     if integers:
         raise ConfigError(f"model.pretrained={source}: not of a floating-point type: {first_of(integers)}")
     with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which weights.fit refuses
-        return {structural: used[n].astype("float32", order="C") for n, structural in table.items()}
+        arrays = {structural: used[n].astype("float32", order="C") for n, structural in table.items()}
+    return _turned(entry, arrays)
+
+
+def _turned(entry: Network, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    """Return the arrays in the network's layout, given PyTorch's, or the reverse."""
+    if not entry.rotated:
+        return arrays
+    return {n: np.ascontiguousarray(a[:, :, ::-1, ::-1]) if a.ndim == 4 else a for n, a in arrays.items()}
 
 
 def _unwrapped(tensors: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
@@ -110,6 +118,7 @@ def _misfits(known: Collection[str], entry: Network) -> str:
 
 def to_torch(entry: Network, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
     """Return the arrays of one of TORCH_NETWORKS by PyTorch's names, in PyTorch's order."""
+    arrays = _turned(entry, arrays)
     return {torch_name: arrays[structural] for torch_name, structural in names(entry).items()}
 
 

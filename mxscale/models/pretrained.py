@@ -9,12 +9,11 @@ import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional
 
-import mxnet as mx
 from mxnet.gluon.model_zoo import model_store
 
 from mxscale.config.networks import network
 from mxscale.config.schema import origin_of
-from mxscale.models import model_card, symbol, torch_file, weights, zoo
+from mxscale.models import imagenet_weights, model_card, symbol, torch_file, weights, zoo
 from mxscale.models.model_card import ModelCard
 from mxscale.rundir.plan import Origin
 from mxscale.util.atomic_files import digest_of, replacing
@@ -52,9 +51,7 @@ def gluon_file(name: str) -> str:
     sums = model_store._model_sha1
     if name not in sums:
         raise ConfigError(f"model.pretrained=zoo: Gluon's zoo has no weights of model.name={name}{nearest(name, sums)}")
-    # MXNET_HOME is read at each call; MXNet's own default is fixed when it is imported.
-    root = os.path.join(os.path.expanduser(os.environ.get("MXNET_HOME") or mx.base.data_dir()), "models")
-    path = os.path.join(root, f"{name}-{model_store.short_hash(name)}.params")
+    path = os.path.join(imagenet_weights.folder(), f"{name}-{model_store.short_hash(name)}.params")
     try:
         actual = digest_of(path, "sha1")
     except OSError as error:
@@ -92,7 +89,13 @@ def _torch(rest: str, name: str, source: str) -> Loaded:
 
     loaded = Loaded(convert.load(rest, name, source), [rest])
     card = model_card.from_metadata(torch_file.metadata_of(rest), source)
-    return _of_export(loaded, card) if card else loaded._replace(input=convert.input_of(rest))
+    if card:
+        return _of_export(loaded, card)
+    return loaded._replace(input=convert.input_of(rest) or network(name).pretrained_input)
+
+
+def _imagenet(rest: str, name: str, source: str) -> Loaded:
+    return _torch(imagenet_weights.find(name), name, source)
 
 
 def _hub(rest: str, name: str, source: str) -> Loaded:
@@ -103,7 +106,7 @@ def _hub(rest: str, name: str, source: str) -> Loaded:
     return _torch(path, name, source)._replace(files=files, revision=revision)
 
 
-LOADERS = {"zoo": _zoo, "symbol": _symbol, "torch": _torch, "hf": _hub}
+LOADERS = {"zoo": _zoo, "imagenet": _imagenet, "symbol": _symbol, "torch": _torch, "hf": _hub}
 
 
 def load(source: str, name: str) -> Loaded:

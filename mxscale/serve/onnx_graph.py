@@ -62,7 +62,21 @@ def _translator():
         raise ConfigError(
             f"MXNet {mx.__version__} cannot export to ONNX; use 1.9, as `make setup` installs it"
         ) from None
+    MXNetGraph.register("reverse", OPSET)(_reverse)
     return MXNetGraph()
+
+
+def _reverse(node, outputs_lookup, initializer, **_):
+    """Translate `reverse`, because MXNet's own translation fails on axes other than the first."""
+    name, (producer, index, *_) = node["name"], node["inputs"][0]
+    axes = [int(axis) for axis in node["attrs"]["axis"].strip("()").split(",") if axis.strip()]
+    # From the last value, towards what precedes the first
+    numbers = {"starts": [-1], "ends": [-(2**63) + 1], "axes": None, "steps": [-1]}
+    for what, value in numbers.items():
+        array = np.array(value * len(axes) if value else axes, "int64")
+        initializer.append(numpy_helper.from_array(array, f"{name}_{what}"))
+    source = outputs_lookup[producer][index].name
+    return [helper.make_node("Slice", [source, *(f"{name}_{what}" for what in numbers)], [name], name=name)]
 
 
 def fix_gamma(symbol, values: Dict[str, mx.nd.NDArray]) -> None:

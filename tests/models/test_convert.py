@@ -108,7 +108,7 @@ def test_float16_becomes_float32_and_integers_are_refused(tmp_path):
 
 
 def test_an_unsupported_network_is_refused_before_reading(tmp_path):
-    refused(str(tmp_path / "no"), "resnet50_v1", r"fit resnet18_v1b, .*, not model.name=resnet50_v1$")
+    refused(str(tmp_path / "no"), "resnet50_v1", r"fit efficientnet_lite0, .*, not model.name=resnet50_v1$")
 
 
 # As https://huggingface.co/timm/resnet18.a1_in1k/blob/main/config.json

@@ -53,7 +53,8 @@ def test_names_are_gluons_zoo_and_v1b_and_those_for_small_images():
         vision.get_model("?")
     gluon = [line.strip() for line in str(error.value).splitlines()[1:]]
     v1b = [f"resnet{layers}_v1b" for layers in (18, 34, 50, 101, 152)]
-    assert sorted([*gluon, *v1b, "small", "resnet9", "mnist_convnet"]) == NAMES
+    lite = [f"efficientnet_lite{number}" for number in range(5)]
+    assert sorted([*gluon, *v1b, *lite, "small", "resnet9", "mnist_convnet"]) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
