@@ -64,12 +64,12 @@ class Tally:
 
     def metrics(self) -> Dict[str, float]:
         """Return top1 and top5 in percent, loss in nats, ece and macro averages in 0-1; top5 with over 5 classes."""
-        metrics = {"top1": float(100 * np.trace(self.confusion) / self.images), "loss": self.loss_sum / self.images}
+        found = {"top1": 100 * np.trace(self.confusion) / self.images, "loss": self.loss_sum / self.images}
         if len(self.confusion) > 5:
-            metrics["top5"] = 100 * self.top5_count / self.images
-        by_class = np.array([metrics_of_class[:3] for metrics_of_class in self.by_class() if metrics_of_class.support])
+            found["top5"] = 100 * self.top5_count / self.images
+        by_class = np.array([one[:3] for one in self.by_class() if one.support])
         macro = dict(zip(("precision", "recall", "f1"), np.nan_to_num(by_class).mean(axis=0).tolist()))
-        return {**metrics, "ece": self.calibration_error(), **macro}
+        return {**{name: float(value) for name, value in found.items()}, "ece": self.calibration_error(), **macro}
 
     def by_class(self) -> List[ClassMetrics]:
         """Return the metrics of each class."""
@@ -82,7 +82,7 @@ class Tally:
 
     def calibration_error(self) -> float:
         """Return the expected calibration error, 0 to 1 (arXiv:1706.04599, eq. 3)."""
-        return sum(part.count * abs(part.confidence - part.accuracy) for part in self.bins()) / self.images
+        return sum(one.count * abs(one.confidence - one.accuracy) for one in self.bins()) / self.images
 
     def bins(self) -> List[Bin]:
         """Return the bins of confidence that hold images."""

@@ -1,17 +1,17 @@
-"""The files of an evaluation: a page, tables as CSV and JSON, the confusion matrix as PNG."""
+"""The files of an evaluation: a page, tables as CSV and JSON, figures as PNG."""
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import List, NamedTuple
+from typing import Iterable, List, NamedTuple, Sequence
 
 import numpy as np
 
 from mxscale.launcher.progress import echo
 from mxscale.models.model_card import ModelCard
 from mxscale.rendering import canvas, page
-from mxscale.rendering.canvas import Drawn
+from mxscale.rendering.canvas import COLOURS, Drawn
 from mxscale.serve.classification_metrics import Tally
 from mxscale.serve.prediction_files import TEMPLATES, in_base64
 from mxscale.util import csv_tables, text_table
@@ -42,35 +42,31 @@ class Evaluated(NamedTuple):
 
 def write(evaluated: Evaluated, folder: Path) -> List[Path]:
     """Write the report, print its summary and return the files. Raises ConfigError."""
-    import matplotlib
-
     # A folder's name may be in another encoding
     names = tuple(name.encode("utf-8", "backslashreplace").decode() for name in evaluated.card.class_names)
     evaluated = evaluated._replace(card=replace(evaluated.card, class_names=names))
-    with matplotlib.rc_context(canvas.STYLE):
-        drawn, counts = confusion(evaluated), evaluated.tally.confusion.tolist()
+    drawn = figures(evaluated)
     texts = {
         "evaluation.html": as_html(evaluated, drawn),
         "evaluation.json": json.dumps(facts(evaluated), indent=1) + "\n",
         "classes.csv": csv_tables.text([["class", "precision", "recall", "f1", "support"], *class_rows(evaluated)]),
-        "confusion.csv": csv_tables.text([["class", *names], *([name, *row] for name, row in zip(names, counts))]),
+        "confusion.csv": csv_tables.text([["class", *names], *zip_names(evaluated, evaluated.tally.confusion)]),
+        "confused.csv": csv_tables.text([["class", "predicted", "images"], *confused_rows(evaluated)]),
     }
-    files = page.save(texts, [drawn], folder)
+    files = page.save(texts, drawn, folder)
     echo(summary(evaluated, folder / "evaluation.html"))
     return files
 
 
 def facts(evaluated: Evaluated) -> dict:
     """Return the result as values for JSON; undefined metrics are null."""
-    tally, card = evaluated.tally, evaluated.card
-    return {
-        "split": evaluated.split,
-        "images": tally.images,
-        "read": evaluated.read,
-        **{name: None if math.isnan(value) else value for name, value in tally.metrics().items()},
-        **{name: getattr(card, name) for name in ("network", "run", "params_sha256")},
-        "bins": [part._asdict() for part in tally.bins()],
+    tally = evaluated.tally
+    metrics = {name: None if math.isnan(value) else value for name, value in tally.metrics().items()}
+    what = {"split": evaluated.split, "images": tally.images, "read": evaluated.read}
+    card = {
+        name: value for name, value in asdict(evaluated.card).items() if name in ("network", "run", "params_sha256")
     }
+    return {**what, **metrics, **card, "bins": [one._asdict() for one in tally.bins()]}
 
 
 def summary(evaluated: Evaluated, path: Path) -> str:
@@ -80,21 +76,31 @@ def summary(evaluated: Evaluated, path: Path) -> str:
     lines += [(name.replace("top", "top-"), f"{metrics[name]:.2f} %") for name in ("top1", "top5") if name in metrics]
     lines += [("loss", f"{metrics['loss']:.4f} nats"), ("macro f1", f"{metrics['f1']:.4f}")]
     lines += [("calibration", f"expected error {metrics['ece']:.4f}")]
-    for label, predicted, count in tally.most_confused(3):
-        of_class = tally.confusion[label].sum()
-        lines.append(("confused", f"{names[label]} taken for {names[predicted]}: {count:,} of {of_class:,}"))
+    lines += [
+        ("confused", f"{names[one.label]} taken for {names[one.predicted]}: {one.count:,} of "
+                     f"{tally.confusion[one.label].sum():,}")
+        for one in tally.most_confused(3)
+    ]  # fmt: skip
     return "\n".join(text_table.columns([*lines, ("page", str(path))], indent="  "))
+
+
+def zip_names(evaluated: Evaluated, matrix: np.ndarray) -> Iterable[list]:
+    """Return the rows of a matrix, each with the name of its class."""
+    return ([name, *row.tolist()] for name, row in zip(evaluated.card.class_names, matrix))
 
 
 def class_rows(evaluated: Evaluated) -> List[list]:
     """Return class, precision, recall, F1 and support as text; undefined values are empty."""
-    return [
-        [name, *("" if math.isnan(value) else f"{value:.4f}" for value in metrics[:3]), metrics.support]
-        for name, metrics in zip(evaluated.card.class_names, evaluated.tally.by_class())
-    ]
+    rows = zip(evaluated.card.class_names, evaluated.tally.by_class())
+    return [[name, *("" if math.isnan(v) else f"{v:.4f}" for v in one[:3]), one.support] for name, one in rows]
 
 
-def as_html(evaluated: Evaluated, drawn: Drawn) -> str:
+def confused_rows(evaluated: Evaluated) -> List[list]:
+    names = evaluated.card.class_names
+    return [[names[one.label], names[one.predicted], one.count] for one in evaluated.tally.most_confused()]
+
+
+def as_html(evaluated: Evaluated, drawn: Sequence[Drawn]) -> str:
     names, metrics = evaluated.card.class_names, evaluated.tally.metrics()
     tiles = [
         (f"{metrics[key]:.2f} %", label) for key, label in (("top1", "top-1"), ("top5", "top-5")) if key in metrics
@@ -103,17 +109,24 @@ def as_html(evaluated: Evaluated, drawn: Drawn) -> str:
     tiles += [(f"{metrics['ece']:.4f}", "expected calibration error"), (f"{evaluated.tally.images:,}", "images")]
     mistakes = [
         {
-            "jpeg": in_base64(mistake.pixels),
-            "name": f"image {mistake.record}",
-            "lines": [f"{names[mistake.predicted]} {mistake.confidence:.1%}", f"is {names[mistake.label]}"],
+            "jpeg": in_base64(one.pixels),
+            "name": f"image {one.record}",
+            "lines": [f"{names[one.predicted]} {one.confidence:.1%}", f"is {names[one.label]}"],
         }
-        for mistake in evaluated.mistakes
+        for one in evaluated.mistakes
     ]
-    confused = [[names[pair.label], names[pair.predicted], pair.count] for pair in evaluated.tally.most_confused()]
     return page.render(
-        TEMPLATES / "evaluation.html", evaluated=evaluated, tiles=tiles, figure=drawn, classes=class_rows(evaluated),
-        confused=confused, pictures=mistakes,
+        TEMPLATES / "evaluation.html", evaluated=evaluated, tiles=tiles, figures=drawn, classes=class_rows(evaluated),
+        confused=confused_rows(evaluated), pictures=mistakes,
     )  # fmt: skip
+
+
+def figures(evaluated: Evaluated) -> List[Drawn]:
+    """Draw the confusion matrix and the reliability diagram."""
+    import matplotlib
+
+    with matplotlib.rc_context(canvas.STYLE):
+        return [confusion(evaluated), reliability(evaluated)]
 
 
 def confusion(evaluated: Evaluated) -> Drawn:
@@ -136,3 +149,19 @@ def confusion(evaluated: Evaluated) -> Drawn:
                 colour = "white" if shares[row, column] > 0.5 else canvas.INK
                 on.text(column, row, f"{count:,}", ha="center", va="center", fontsize=8, color=colour)
     return canvas.finished("confusion", "Confusion matrix", "Rows are classes, columns predictions.", figure)
+
+
+def reliability(evaluated: Evaluated) -> Drawn:
+    """Draw the accuracy of images by the probability of their prediction (arXiv:1706.04599, fig. 1)."""
+    bins, error = evaluated.tally.bins(), evaluated.tally.calibration_error()
+    figure, on = canvas.axes(5.6, 4.6)
+    on.plot([0, 100], [0, 100], "--", color=canvas.INK, alpha=0.5, lw=1, label="calibrated")
+    sizes = [20 + 180 * one.count / evaluated.tally.images for one in bins]
+    confidence, accuracy = [100 * one.confidence for one in bins], [100 * one.accuracy for one in bins]
+    on.plot(confidence, accuracy, "-", color=COLOURS[0], lw=1.6)
+    on.scatter(confidence, accuracy, s=sizes, color=COLOURS[0], label="images, area by their number", zorder=3)
+    on.set(xlabel="probability of the prediction, %", ylabel="correct, %", xlim=(0, 102), ylim=(0, 102))
+    on.grid()
+    on.legend(loc="upper left")
+    caption = f"Expected calibration error {error:.4f} (15 bins)."
+    return canvas.finished("reliability", "Reliability", caption, figure)

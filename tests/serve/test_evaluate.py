@@ -155,7 +155,7 @@ def test_tables_and_page_agree(finished):
         matrix = np.array([row[1:] for row in csv.reader(file)][1:], int)
     assert 100 * np.trace(matrix) / matrix.sum() == pytest.approx(found["top1"])
     shown = (folder / "evaluation.html").read_text()
-    assert f"{found['top1']:.2f} %" in shown and "Confusion matrix" in shown
+    assert f"{found['top1']:.2f} %" in shown and "Reliability" in shown
     assert shown.count("data:image/jpeg") == min(60, int(matrix.sum() - np.trace(matrix)))
     assert (folder / "confusion.png").stat().st_size > 5000
 
