@@ -153,7 +153,7 @@ class Model:
     )
     pretrained: Optional[str] = setting(
         None,
-        "initial weights: imagenet, latest, zoo, run:ID, a run directory, FILE.params, torch:FILE, "
+        "initial weights: imagenet, latest, zoo, run:ID, RUN_DIR, FILE.params, torch:FILE, "
         "symbol:PREFIX[@EPOCH], hf:OWNER/MODEL",
     )
     input: str = setting(
