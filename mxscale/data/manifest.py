@@ -19,7 +19,6 @@ holds, and images of a split in two classes.
 import contextlib
 import json
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -27,19 +26,22 @@ from mxscale.config.signature import hash_of
 from mxscale.rundir.plan import Split
 from mxscale.util.atomic_files import digest_of, write_text
 from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import read_regular
 
 FORMAT = 2
 NAME = "manifest.json"
+MAX_BYTES = 1 << 30  # a manifest lists every skipped file
+MAX_LINE = 48  # bytes of a line of an .idx, two whole numbers
 
 
 def load(folder) -> Dict[str, Any]:
     """Return the manifest in `folder`, with the folder's absolute path as "dir". Raises ConfigError."""
     path = Path(folder).absolute() / NAME
     try:
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(read_regular(path, MAX_BYTES))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; expected a packed set") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConfigError(f"{path} is damaged: remove {path.parent}, and it is packed again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ConfigError(f"{path} is of another version: remove {path.parent}, and it is packed again")
@@ -67,19 +69,13 @@ def intact(folder) -> Optional[Dict[str, Any]]:
             split = split_of(manifest, name)
             if not _same(split.rec, entry, written_ns):
                 return None
-            if _lines(split.idx) != entry["count"]:
+            if read_regular(split.idx, MAX_LINE * entry["count"]).count(b"\n") != entry["count"]:
                 return None
             if split.crc and os.path.getsize(split.crc) != 4 * entry["count"]:
                 return None
         return manifest
     except (ConfigError, OSError, KeyError):
         return None
-
-
-def _lines(path: str) -> int:
-    """Return the number of complete lines of a file. Raises OSError."""
-    with open(path, "rb") as file:
-        return sum(block.count(b"\n") for block in iter(partial(file.read, 1 << 20), b""))
 
 
 def _same(rec: str, entry: Dict[str, Any], written_ns: int) -> bool:

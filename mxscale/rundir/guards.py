@@ -12,6 +12,7 @@ from typing import Callable, Dict, Optional, Set
 from mxscale.config.schema import Config
 from mxscale.rundir import directory, json_record
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.metrics_file import MAX_BYTES
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError, RunFailed
@@ -113,8 +114,11 @@ def check_kinds(run: RunDir) -> None:
 
 def _check_kind(path: Path, is_kind: Callable[[int], bool], kind: str) -> None:
     try:
-        if not is_kind(path.stat().st_mode):
+        status = path.stat()
+        if not is_kind(status.st_mode):
             raise ConfigError(f"{path} is damaged: not a {kind}; remove it")
+        if kind == "file" and status.st_size > MAX_BYTES:
+            raise ConfigError(f"{path} is damaged: it has more than {MAX_BYTES >> 30} GiB; remove it")
     except OSError as error:
         if path.is_symlink() or not isinstance(error, FileNotFoundError):
             raise ConfigError(f"{path} is damaged: {error.strerror}") from None

@@ -128,6 +128,19 @@ def test_a_copied_set_is_verified_once(data, monkeypatch):
         assert prepare(data) == made
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "train.idx"])
+@pytest.mark.parametrize("damage", ["device", "sparse"])
+def test_files_of_a_set_without_an_end_are_not_read(data, name, damage):
+    path = Path(prepare(data)["dir"]) / name
+    path.unlink()
+    if damage == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, 20 << 30)
+    assert manifest.intact(path.parent) is None
+
+
 def without_checksums(made) -> dict:
     """Make a set one of an earlier version, whose records have no checksums; return its manifest."""
     path = Path(made["dir"]) / "manifest.json"

@@ -24,8 +24,8 @@ OUTPUTS = ("/dev/full", "closed pipe", "closed")
 STATUSES = (200, 200, 201, 302, 400, 401, 403, 404, 429, 500, 503)
 TEXTS = ("a-", "x", "<html>", "\n", "\x1b[31m", "\xe9", "{", "token=", "bob:x@", "%", "[[", "0")
 NAMES = ("a", "a-", "\xe9", "\n", "../", "%s", "a/", "'", "$", "\x1b", ".", " ", "token=", "[", "{", "\U0001f600")
-KEYS = ("name={}", "tracking.experiment={}", "runs={}", "data.root={}", "model.pretrained={}", "resume={}", "{}={}",
-        "rerun={}", "seed={}", "launch.hosts={}", "optimizer.name={}")  # fmt: skip
+KEYS = ("name={}", "tracking.experiment={}", "runs=../runs/{}", "data.root={}", "model.pretrained={}", "resume={}",
+        "{}={}", "rerun={}", "seed={}", "launch.hosts={}", "optimizer.name={}")  # fmt: skip
 READERS = ("predict", "export", "evaluate", "report", "{}")
 JUMPS = ("-3600", "-86400", "+30", "+3600", "+86400", "+31536000")  # seconds
 

@@ -39,7 +39,7 @@ def make(draw, folder: Path, command: bool) -> Case:
     on_bad = choice(draw, ("error", "error", "skip"))
     refused = "one class" in flaws or (odd and odd[0] != "directory" and on_bad == "error")
     expect = REFUSED if refused else None if flaws or odd or copied else DONE
-    wanted = sum(counts.values())
+    wanted = sum(counts.values()) + ("a deeper folder" in system)
     settings = dict(root=str(root), image_size=8, on_bad=on_bad)
     argv = ["train", "data=imagefolder", *(f"data.{key}={value}" for key, value in settings.items()),
             "data.pack_format=png", "data.pack_short_side=original", "max_steps=1", "batch.per_device=1", "comm=local",

@@ -154,6 +154,12 @@ def test_a_resume_refuses_a_fifo_in_place_of_a_file(runs, name):
     assert error_of(lock, runs[0]) == f"{runs[0].path / name} is damaged: not a file; remove it"
 
 
+def test_a_resume_refuses_metrics_that_are_too_large_to_read(runs):
+    runs[0].metrics_file.touch()
+    os.truncate(runs[0].metrics_file, 20 << 30)
+    assert error_of(lock, runs[0]) == f"{runs[0].metrics_file} is damaged: it has more than 4 GiB; remove it"
+
+
 @pytest.mark.parametrize("name", ["checkpoints", "checkpoints/000000001", "probe"])
 def test_a_resume_refuses_a_file_in_place_of_a_folder(runs, name):
     (runs[0].path / name).parent.mkdir(exist_ok=True)
