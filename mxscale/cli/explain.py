@@ -1,5 +1,6 @@
 """Hydra's errors as one line that names the invalid argument and the nearest valid one."""
 
+import os
 import re
 import sys
 from typing import Iterable, Optional
@@ -85,7 +86,8 @@ def _names_no_choice(override: str) -> bool:
     key, equals, value = override.lstrip("+").partition("=")
     group = key.partition("@")[0]
     choice = f"{group}/{value}.yaml"
-    if not equals or not (CONF / group).is_dir() or (CONF / choice).is_file():
+    # os.path answers also for a name that is too long
+    if not equals or not os.path.isdir(CONF / group) or os.path.isfile(CONF / choice):
         return False
     return ConfigStore.instance().get_type(choice) != ObjectType.CONFIG
 

@@ -29,6 +29,7 @@ from mxscale.util.errors import ConfigError
         ("+foo=1", ["unknown key foo", "expected one of", "batch"]),
         ("++data.rot=1", ["unknown key data.rot", "did you mean data.root?"]),
         ("data=flower", ["data=flower", "expected one of", "digits", "imagefolder"]),
+        pytest.param(f"data={'x' * 300}", ["error: data=xxx", "expected one of"], id="long"),
         ("comm=dist_sync", ["comm=dist_sync: that is MXNet's name of a kvstore; use comm=parameter_server"]),
         ("model=resnet50_v1x", ["did you mean resnet50_v1"]),
         ("experiment=nonsense", ["experiment=nonsense"]),
