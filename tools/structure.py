@@ -31,7 +31,8 @@ LIBRARIES = {
 }
 
 FUNCTION_LINES = 60
-AMBIGUOUS = {"auto", "local", "device", "step", "symbol", "imagenet"}  # registered names that are values of other settings too
+# Registered names that are values of other settings too
+AMBIGUOUS = {"auto", "local", "device", "step", "symbol", "imagenet"}
 
 Violation = Tuple[int, str]  # line, message
 
