@@ -266,6 +266,8 @@ def main() -> int:
     parser.add_argument("--machines", type=int, help="number of nodes that divide this machine's cores")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
+    if not options.command:
+        parser.error("the command to run is missing")
     if reason := possible():
         parser.error(reason)
     with Network(options.nodes, options.rate, options.machines) as network:

@@ -31,7 +31,7 @@ LIBRARIES = {
 }
 
 FUNCTION_LINES = 60
-# registered names that are values of other settings too
+# Registered names that are values of other settings too
 AMBIGUOUS = {"auto", "local", "device", "step", "symbol", "imagenet"}
 
 Violation = Tuple[int, str]  # line, message

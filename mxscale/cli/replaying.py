@@ -55,7 +55,8 @@ class Request:
 
     def command(self, replay: Replay) -> str:
         scale = [f"scale={self.scale}"] if self.scale != FULL else []
-        return shlex.join(["mxscale", "replay", replay.name, *scale, *map(redact, self.overrides)])
+        slow = [f"slow_hosts=[{','.join(self.here.slow_hosts)}]"] if self.here.slow_hosts else []
+        return shlex.join(["mxscale", "replay", replay.name, *scale, *slow, *map(redact, self.overrides)])
 
 
 def main(values: dict, options: records.Replay) -> int:

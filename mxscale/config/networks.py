@@ -74,7 +74,7 @@ def _efficientnet_lite(number: int, side: int, wheel: str = "", weights: str = "
         torch_names="mxscale.models.efficientnet_lite:torch_names",
         rotated=True,
         pretrained_input={"image_size": side, "mean": [127.0] * 3, "std": [128.0] * 3, "interpolation": "bicubic",
-                          "crop": 0.875},
+                          "crop": side / (side + 32)},  # as the published accuracy was measured
         package=WeightsPackage(f"{package}==0.1.0", wheel, file, weights) if wheel else None,
     )  # fmt: skip
 

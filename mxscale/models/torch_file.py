@@ -82,7 +82,8 @@ def _stored(kind: str) -> np.dtype:
 
 def _widened(array: np.ndarray, kind: str) -> np.ndarray:
     """Return an array that was read as `_stored(kind)` in its type."""
-    return (array.astype("<u4", order="C") << 16).view("<f4") if kind == BFLOAT16 else array
+    # Not <<, which makes an int64 of an array without axes
+    return np.left_shift(array, 16, dtype="<u4", order="C").view("<f4") if kind == BFLOAT16 else array
 
 
 # ---------------------------------------------------------------- .pth

@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from mxscale.config import removed
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
 from mxscale.rundir.status import FINISHED
 
@@ -60,7 +61,7 @@ OF_DEVICES = ("launch.ranks", "launch.threads", "launch.hosts", "machine.nodes",
 
 def settings(run: Recorded) -> Dict[str, str]:
     """Return the settings and the environment that separate rows, without the seed."""
-    values = {key: run.param(key) for key in run.params if not within(key, OUTSIDE) and not is_forecast(key)}
+    values = {key: text for key, text in run.current.items() if is_setting(key, text) and not within(key, OUTSIDE)}
     values.update({key: run.tags[key] for key in TAGS if key in run.tags})
     installed = versions(run.tags)
     values.update({f"version.{name}": installed[name] for name in VERSIONS if name in installed})
@@ -76,9 +77,13 @@ def versions(tags: Mapping[str, Optional[str]]) -> Dict[str, str]:
     return dict(word.split("=", 1) for word in (tags.get("versions") or "").split() if "=" in word)
 
 
-def is_forecast(key: str) -> bool:
-    """Return whether a param is a forecast that an earlier version recorded, so that it is not a setting."""
-    return key.startswith("plan/")
+def is_setting(key: str, text: str) -> bool:
+    """Return whether a param is a setting: no forecast of an earlier version, and no setting that it left at default.
+
+    Settings that were removed are in the records of earlier versions only, also where they had no effect.
+    """
+    without_effect = key in removed.IGNORED or (key in removed.DEFAULTS and text == str(removed.DEFAULTS[key]))
+    return not without_effect and not key.startswith("plan/")
 
 
 class Spread(NamedTuple):

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxscale.config.schema import flatten
-from mxscale.records.recorded import NOT_KNOWN, Recorded, is_forecast, versions
+from mxscale.records.recorded import NOT_KNOWN, Recorded, is_setting, versions
 from mxscale.rendering import page
 from mxscale.rendering.canvas import COLOURS, STYLE, Drawn, axes, finished
 from mxscale.rundir.directory import RunDir
@@ -45,7 +45,7 @@ class Side(NamedTuple):
         environment = {key: value for key, value in self.facts.items() if key.startswith(FACTS)}
         environment.update({key: tags[key] for key in tags if not key.startswith(DIGESTS + BOOKKEEPING)})
         return {
-            "Settings": {key: value for key, value in self.run.current.items() if not is_forecast(key)},
+            "Settings": {key: text for key, text in self.run.current.items() if is_setting(key, text)},
             "Environment": {**environment, **versions(tags)},
             "Data and weights": {key: tags[key] for key in tags if key.startswith(DIGESTS)},
         }

@@ -14,7 +14,7 @@ from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
 from mxscale.launcher.context import Hook, RunContext, Signals
 from mxscale.launcher.progress import echo
-from mxscale.records.recorded import is_forecast
+from mxscale.records.recorded import is_setting
 from mxscale.rerun import differences, verdict
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
 from mxscale.rundir.plan import Plan
@@ -136,7 +136,7 @@ def _seeds(files: RunDir, others: Sequence[Tuple[Dict[str, str], Dict[str, float
 def _without_seed(params: Dict[str, str]) -> Dict[str, str]:
     """Return the params that must be equal; a key that an older run lacks has today's default."""
     params = {**{key: str(value) for key, value in flatten(to_dict(Config())).items()}, **params}
-    return {key: value for key, value in params.items() if not (within(key, MAY_DIFFER) or is_forecast(key))}
+    return {key: text for key, text in params.items() if is_setting(key, text) and not within(key, MAY_DIFFER)}
 
 
 class Rerun(Hook):

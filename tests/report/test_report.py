@@ -36,6 +36,13 @@ def test_name_and_place_do_not_separate_rows():
     assert len(rows(a, b)) == 1
 
 
+def test_removed_settings_without_an_effect_do_not_separate_rows():
+    old = run("old", comm__timeline=True, evaluation="full", comm__update_on="worker", comm__threshold=0.5,
+              comm__hierarchical=False, data__augment__policy="none")  # fmt: skip
+    assert len(rows(old, run("new"))) == 1
+    assert len(rows(old, run("on servers", comm__update_on="server"))) == 2
+
+
 def test_rerun_is_in_the_row_of_its_first_run():
     """A rerun has the device and the threads that auto and null resolved to."""
     settled = {"ranks": "2", "device": "cpu", "threads": "1"}

@@ -23,6 +23,13 @@ def allowed():
         pytest.skip(reason)
 
 
+def test_a_missing_command_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["emulated_network.py", "--nodes", "2"])
+    with pytest.raises(SystemExit, match="2"):
+        network.main()
+    assert "the command to run is missing" in capsys.readouterr().err
+
+
 def test_a_command_gets_the_hosts_and_its_status_is_returned(allowed, capfd):
     command = [sys.executable, ROOT / "bench/emulated_network.py", "--nodes", "2", "sh", "-c", "echo {hosts}; exit 3"]
     assert subprocess.run(command).returncode == 3

@@ -26,7 +26,7 @@ from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
-from mxscale.tracking import history
+from mxscale.tracking import history, payload
 from mxscale.util.errors import ConfigError
 
 LOSSES = {2: 1.5, 4: 1.25, 6: 1.0}
@@ -59,6 +59,13 @@ def test_other_weights_are_judged_by_the_spread(test, kind):
 
 def test_every_figure_must_be_within_spread():
     assert judge(FIRST, again(val=90.0), SEEDS, IMAGES).kind == DIFFERENT
+
+
+def test_other_seeds_of_an_earlier_version_count(tmp_path):
+    run = make_run(tmp_path / "runs")
+    old = {**payload.params(run), "seed": "7", "comm.update_on": "worker", "comm.timeline": "True"}
+    figures = {"test/top1": 98.0}
+    assert rerun._seeds(run, [(old, figures), ({**old, "comm.update_on": "server"}, figures)]) == [figures]
 
 
 def test_equal_seeds_allow_one_image():
