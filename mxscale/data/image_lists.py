@@ -140,7 +140,7 @@ def located(rows: List[Row], root: str, folders: Sequence[str], where: str) -> L
     if missing:
         first, more = missing[0], f", nor have {len(missing) - 1:,} other lines" if len(missing) > 1 else ""
         how = "set data.root to the folder that the paths begin in"
-        if len(missing) == 1 and first is rows[0]:
+        if len(missing) == 1 and first.line == 1 and not is_image(first.path):
             how = f"if the line names the columns, {NAME_COLUMNS}"
         raise ConfigError(f"{where} line {first.line}: {first.path} is no image below data.root={root}{more}: {how}")
     return existing

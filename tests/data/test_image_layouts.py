@@ -283,6 +283,12 @@ def test_a_header_names_the_columns(flat, tmp_path, head, images):
             "line 1: id is no image below data.root={root}: if the line names the columns, name those of the images "
             "path and label in line 1",
         ),
+        (
+            "l.csv",
+            ["path,label", "gone,a", "b0.png,b"],
+            "line 2: gone is no image below data.root={root}: set data.root to the folder",
+        ),
+        ("l.csv", ["gone.png,a", "b0.png,b"], "line 1: gone.png is no image below data.root={root}: set data.root"),
         ("l.csv", ["a\0/a0.png,a", "b0.png,b"], "not a text file in UTF-8"),
         ("l.csv", ['a0.png,"a', "a1.png,a", "b0.png,b"], "unexpected end of data"),
         ("l.txt", ["a0.png"], "line 1: has no label: a0.png"),
