@@ -125,6 +125,7 @@ def answer(draw, folder: Path, command: bool, shared: Path) -> Case:
     if draw.random() < 0.6:
         argv = ["train", *_settings(folder, shared), "tracking=mlflow", f"tracking.uri={url}"]
         return Case(f"tracking: {what}", argv, ("",), expect=DONE, verify=partial(runs.finished, folder))
+    slow = min(slow, 0.3)  # a download waits for a slow mirror
     argv = ["train", "data=mnist", *SMALL, *QUIET, f"runs={folder}/runs", f"data.cache={folder}/cache",
             f"data.mirror={url}", f"data.root={folder}/cache/mnist"]  # fmt: skip
     return Case(f"mirror: {what}", argv, ("mnist", url), expect=REFUSED)
