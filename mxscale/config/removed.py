@@ -30,7 +30,7 @@ INSTEAD: Dict[str, str] = {
     "data.augment.policy": AUGMENT,
     "data.augment.policy_ops": AUGMENT,
     "data.augment.policy_magnitude": AUGMENT,
-    "threads": "predict and evaluate use the cores of their process, which taskset limits",
+    "threads": "predict and evaluate use the cores of their process, which taskset limits; runs have data.threads",
     "views": "every image is evaluated once, cropped as validation images in training",
     "comm.probe_s": COMPARE,
     "comm=auto": COMPARE,

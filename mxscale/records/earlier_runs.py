@@ -32,7 +32,7 @@ def comparable(run: RunDir, plan: Plan, signature: str, any_threads: bool = Fals
                 continue
             if not any_threads and known.threads != plan.threads:
                 continue
-            other.config()  # raises ConfigError
+            other.config(repeats=True)  # raises ConfigError
             if other.figures.get("throughput/median") and _hardware(other, plan.device) == hardware:
                 runs.append(other)
         except ConfigError:  # damaged, or written by a newer version

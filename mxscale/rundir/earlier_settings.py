@@ -24,7 +24,11 @@ def converted(values: Dict[str, Any]) -> Dict[str, Any]:
 
 def check_repeatable(values: Dict[str, Any]) -> None:
     """Raise ConfigError if a recorded setting that was removed had another value than its default."""
+    for key, value in without_equivalent(values).items():
+        raise ConfigError(f"{key}={value}: {removed.refusal(key)}")
+
+
+def without_equivalent(values: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the recorded settings, by dotted key, that were removed and had another value than their default."""
     flat = flatten(values)
-    changed = [key for key, default in removed.DEFAULTS.items() if flat.get(key, default) != default]
-    if changed:
-        raise ConfigError(f"{changed[0]}={flat[changed[0]]}: {removed.refusal(changed[0])}")
+    return {key: flat[key] for key, default in removed.DEFAULTS.items() if flat.get(key, default) != default}

@@ -11,6 +11,7 @@ from mxscale.config import schema as configs
 from mxscale.records import learning_curves
 from mxscale.records import summary as summaries
 from mxscale.rundir.directory import ALLREDUCE, METRICS, PARAMS, RERUN, SYSTEM, WARNINGS, RunDir
+from mxscale.rundir.earlier_settings import without_equivalent
 from mxscale.rundir.status import FAILED, FINISHED, KILLED, Status, Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import sqlite_file, store_uri
@@ -65,6 +66,7 @@ def uri_of(run: RunDir, tracking: configs.Tracking, uri: Optional[str] = None) -
 def params(run: RunDir) -> Dict[str, str]:
     """Return the flattened configuration and the sizes derived from it."""
     values = configs.flatten(configs.to_dict(run.config()))
+    values.update(without_equivalent(run.read_yaml("config.yaml")))
     if sizes := run.plan().sizes:
         values.update({name: getattr(sizes, key) for name, key in SIZES.items()})
     for key, swept_values in ((run.read("sweep.json") or {}).get("swept") or {}).items():  # trials differ in it

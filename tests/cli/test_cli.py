@@ -191,6 +191,10 @@ def test_a_removed_setting_names_what_replaces_it(typed, capsys):
     assert "was removed: run the command in a container" in command_error(capsys, "train", typed)
 
 
+def test_threads_of_a_training_are_named_where_those_of_a_prediction_were_removed(capsys):
+    assert "data.threads" in command_error(capsys, "train", "threads=4")
+
+
 def test_a_record_with_a_removed_setting_is_read_if_it_had_its_default(tmp_path):
     run, values = RunDir(tmp_path), to_dict(Config())
     earlier = {"launch": {**values["launch"], "kind": "process"}, "comm": {**values["comm"], "probe_s": 5.0}}

@@ -13,9 +13,9 @@ from mxscale.records import earlier_runs
 from mxscale.rundir import checkpoints, directory, guards
 from mxscale.rundir.json_fields import FIELDS
 from mxscale.rundir.plan import Origin, Plan
-from mxscale.rundir.status import FINISHED, Status
+from mxscale.rundir.status import FINISHED, Status, Summary
 from mxscale.serve import trained_models
-from mxscale.tracking import sync_state
+from mxscale.tracking import payload, sync_state
 from mxscale.train import builders, pretrained_init
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
@@ -42,6 +42,20 @@ def test_a_damaged_sibling_is_no_baseline(runs):
     for run in runs:
         run.write_plan(Plan(weak_signature="s"))
     runs[0].path.joinpath("environment.json").write_text("[torn")
+    assert earlier_runs.comparable(runs[1], Plan(weak_signature="s"), "weak_signature") == []
+
+
+def test_a_run_with_a_setting_that_was_removed_is_neither_a_baseline_nor_another_seed(runs):
+    for run in runs:
+        run.write_plan(Plan(weak_signature="s"))
+        run.write_status(Status(FINISHED))
+        run.write_summary(Summary({"throughput/median": 100.0}))
+    path = runs[0].path / "config.yaml"
+    like = payload.params(runs[1])
+    assert payload.params(runs[0]) == like
+    assert len(earlier_runs.comparable(runs[1], Plan(weak_signature="s"), "weak_signature")) == 1
+    path.write_text(path.read_text().replace("comm:\n", "comm:\n  update_on: server\n  threshold: 0.5\n"))
+    assert payload.params(runs[0]) == {**like, "comm.update_on": "server"}
     assert earlier_runs.comparable(runs[1], Plan(weak_signature="s"), "weak_signature") == []
 
 
