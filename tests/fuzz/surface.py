@@ -211,6 +211,7 @@ def kill(draw, folder: Path, command: bool, shared: Path) -> Case:
         time.sleep(after)
         os.killpg(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        return verb(argv)
+        ended = json.loads((run / "status.json").read_text())["state"] == "FINISHED"  # before it was killed
+        return 0 if ended else verb(argv)
 
     return Case(f"after {after:.2f} s", argv, (str(run),), killed, DONE, partial(same, folder, shared, 4))
