@@ -1,5 +1,6 @@
 """The parent's heartbeat, touched by a child process."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -62,7 +63,12 @@ def test_heartbeat_ends_with_a_killed_parent(run, parent):
 
 def test_killed_child_is_replaced(run):
     def children():
-        return [child for child in psutil.Process().children() if str(run.alive_file) in child.cmdline()]
+        touching = []
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                if str(run.alive_file) in child.cmdline():
+                    touching.append(child)
+        return touching
 
     with kept_alive(run, every_s=0.1):
         (first,) = children()
