@@ -133,8 +133,10 @@ def answer(draw, folder: Path, command: bool, shared: Path) -> Case:
 
 def packed(draw, folder: Path, command: bool, shared: Path) -> Case:
     """One damaged file of a packed set: the set is packed again, refused, or gives the same weights."""
-    shutil.copytree(shared / "cache", folder / "cache", dirs_exist_ok=True)
-    (made,) = (folder / "cache").glob("*/manifest.json")
+    # The oldest: cases with other settings of data pack sets of their own
+    first = min((shared / "cache").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime_ns)
+    made = folder / "cache" / first.parent.name / first.name
+    shutil.copytree(first.parent, made.parent)
     before = {each: each.stat().st_mtime_ns for each in made.parent.iterdir()}
     path = choice(draw, sorted(before))
     what = runs.damage(draw, path, choice(draw, ("value", *BYTES, *BYTES, *NODES)))
