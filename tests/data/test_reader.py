@@ -279,6 +279,16 @@ def test_damage_after_packing_is_named_by_each_reader(reader, tmp_path):
 
 
 @pytest.mark.parametrize("reader", READERS)
+def test_a_record_with_a_damaged_header_names_the_remedy(reader, tmp_path):
+    records = packed(tmp_path, [png(photograph(32, 32))] * 8)
+    with open(records.rec, "r+b") as rec:
+        rec.seek(recordio.read_index(records.idx)[3] + 4)
+        rec.write(struct.pack("<I", 8))  # the length of the record
+    with pytest.raises(RuntimeError, match=rf"record 3 at byte [0-9]+ of {records.rec}: .*remove {tmp_path}, and"):
+        micros(train_data(records, replace(RAW, reader=reader)), range(2))
+
+
+@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("label", [9.0, -1.0, 0.5, float("nan")])
 def test_a_changed_label_is_refused_by_each_reader(reader, label, tmp_path):
     records, data = packed(tmp_path, [png(photograph(32, 32))] * 8, classes=2), replace(RAW, reader=reader)

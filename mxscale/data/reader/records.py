@@ -44,7 +44,10 @@ class RecordFile:
     def __getitem__(self, number: int) -> Tuple[float, bytes]:
         """Return (label, encoded image) of a record. Raises BadRecords, BadImage and OSError."""
         start, end = self._offsets[number : number + 2].tolist()
-        record = recordio.parse(os.pread(self._file, end - start, start), start)
+        try:
+            record = recordio.parse(os.pread(self._file, end - start, start), start)
+        except recordio.BadRecords as bad:
+            raise recordio.BadRecords(f"{bad}; {self._remedy()}") from None
         if self._checksums is None:
             decoder.decode(record.payload)
             record.class_number(self.split.classes)
