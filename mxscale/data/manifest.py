@@ -22,6 +22,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
+from mxscale.config import typed
 from mxscale.config.signature import hash_of
 from mxscale.rundir.plan import Split
 from mxscale.util.atomic_files import digest_of, write_text
@@ -29,6 +30,16 @@ from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import read_regular
 
 FORMAT = 2
+SPLIT = {
+    "count": int, "per_class": List[int], "rec": str, "idx": str, "crc": Optional[str], "sha256": str, "bytes": int,
+    "min_side": Optional[int], "enlarged": int,
+}  # fmt: skip
+FIELDS = {
+    "classes": List[str], "splits": Dict[str, Any], "digest": str, "skipped": List[Any],
+    "unused": Optional[Dict[str, int]],
+    "duplicates": {"across": int, "example": Optional[List[str]], "two_classes": int,
+                   "two_classes_example": Optional[List[str]]},
+}  # fmt: skip
 NAME = "manifest.json"
 MAX_BYTES = 1 << 30  # a manifest lists every skipped file
 MAX_LINE = 48  # bytes of a line of an .idx, two whole numbers
@@ -45,6 +56,12 @@ def load(folder) -> Dict[str, Any]:
         raise ConfigError(f"{path} is damaged: remove {path.parent}, and it is packed again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ConfigError(f"{path} is of another version: remove {path.parent}, and it is packed again")
+    try:
+        typed.convert(manifest, FIELDS, "", record=True)
+        for name, entry in manifest["splits"].items():
+            typed.convert(entry, SPLIT, f"splits.{name}", record=True)
+    except ConfigError as error:
+        raise ConfigError(f"{path} is damaged ({error}): remove {path.parent}, and it is packed again") from None
     return {**manifest, "dir": str(path.parent)}
 
 

@@ -141,6 +141,14 @@ def test_files_of_a_set_without_an_end_are_not_read(data, name, damage):
     assert manifest.intact(path.parent) is None
 
 
+@pytest.mark.parametrize("key, value", [("skipped", 4), ("duplicates", {"across": "x"}), ("splits", {"train": {}})])
+def test_a_manifest_with_a_value_of_another_type_is_damaged(data, key, value):
+    path = Path(prepare(data)["dir"]) / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    assert f"{path} is damaged ({key}" in error_of(manifest.load, path.parent)
+    assert manifest.intact(path.parent) is None
+
+
 def without_checksums(made) -> dict:
     """Make a set one of an earlier version, whose records have no checksums; return its manifest."""
     path = Path(made["dir"]) / "manifest.json"
