@@ -109,11 +109,11 @@ def trial(composed):
     since = time.time() if session.trains else None  # the cost of the first trial starts with the process
     session.trains = True
     session.statuses.append(FAILURE)  # until the run has ended
-    trial = _trial_of(composed, HydraConfig.get(), since)
-    if trial.sweep.stop_reason():
+    hook = _trial_of(composed, HydraConfig.get(), since)
+    if hook.sweep.stop_reason():
         status, objective = Status(KILLED, exit=INTERRUPTED), None  # it has not started
     else:
-        status, objective = _run(composed, trial), trial.result()
+        status, objective = _run(composed, hook), hook.result()
     session.statuses[-1] = status.exit
     session.stopped = status.exit == INTERRUPTED and status.reason != BUDGET  # a budget is one run's
     return objective
