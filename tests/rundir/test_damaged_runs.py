@@ -1,7 +1,5 @@
 """A damaged run directory does not affect commands that concern other runs."""
 
-import os
-
 import exported
 import pytest
 from refusals import error_of, refusal
@@ -19,6 +17,7 @@ from mxscale.tracking import payload, sync_state
 from mxscale.train import builders, pretrained_init
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
+from tests.fuzz.damage import place
 
 
 @pytest.fixture
@@ -88,8 +87,12 @@ READERS = {
     **{name: lambda run, name=name: run.read(name) for name in FIELDS},
 }
 TEXTS = ("", "{", "null", "5", "[1, 2]", '"x"', "\0\0", "\xff\xfe", "[" * 100_000)
-NODES = {"fifo": "a FIFO, not a regular file", "folder": "a folder, not a regular file", "device": "a device, not"}
-NODES["sparse"] = "expected at most|more than 4 GiB"
+NODES = {
+    "fifo": "a FIFO, not a regular file",
+    "directory": "a folder, not a regular file",
+    "link to /dev/zero": "a device, not",
+    "sparse": "expected at most|more than 4 GiB",
+}
 
 
 @pytest.mark.parametrize("name", sorted(READERS.keys() - {"metrics.jsonl"}))
@@ -104,16 +107,7 @@ def test_every_damaged_file_is_named(runs, name):
 @pytest.mark.parametrize("kind", NODES)
 def test_other_kinds_of_files_are_refused_at_once(runs, name, kind):
     path = runs[0].path / name
-    path.unlink(missing_ok=True)
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    else:
-        path.touch()
-        os.truncate(path, 20 << 30)
+    place(path, kind)
     with pytest.raises(ConfigError, match=f"^{path} is damaged: .*({NODES[kind]})"):
         READERS[name](runs[0])
 
@@ -163,14 +157,12 @@ def lock(run):
     "name", ["lock", "stop", "alive", "ranks/0.alive", "ranks/0.log", "metrics.jsonl", "plan.json"]
 )
 def test_a_resume_refuses_a_fifo_in_place_of_a_file(runs, name):
-    (runs[0].path / name).unlink(missing_ok=True)
-    os.mkfifo(runs[0].path / name)
+    place(runs[0].path / name, "fifo")
     assert error_of(lock, runs[0]) == f"{runs[0].path / name} is damaged: not a file; remove it"
 
 
 def test_a_resume_refuses_metrics_that_are_too_large_to_read(runs):
-    runs[0].metrics_file.touch()
-    os.truncate(runs[0].metrics_file, 20 << 30)
+    place(runs[0].metrics_file, "sparse")
     assert error_of(lock, runs[0]) == f"{runs[0].metrics_file} is damaged: it has more than 4 GiB; remove it"
 
 
@@ -191,12 +183,7 @@ def test_a_damaged_file_makes_a_checkpoint_invalid_at_once(runs, name, damage):
     listed = "".join(f"{digest_of(folder / each)}  {each}\n" for each in checkpoints.FILES)
     (folder / "MANIFEST").write_text(listed)
     assert checkpoints.is_complete(folder)
-    (folder / name).unlink()
-    if damage == "fifo":
-        os.mkfifo(folder / name)
-    else:
-        (folder / name).touch()
-        os.truncate(folder / name, 20 << 30)
+    place(folder / name, damage)
     assert not checkpoints.is_complete(folder)
 
 
