@@ -71,7 +71,7 @@ def _efficientnet_lite(number: int, side: int, wheel: str = "", weights: str = "
         "mxscale.models.efficientnet_lite:EfficientNetLite",
         {"number": number},
         side=side,
-        torch_names="mxscale.models.efficientnet_lite:torch_names",
+        torch_names="mxscale.models.convert:efficientnet_lite_names",
         rotated=True,
         pretrained_input={"image_size": side, "mean": [127.0] * 3, "std": [128.0] * 3, "interpolation": "bicubic",
                           "crop": side / (side + 32)},  # as the published accuracy was measured

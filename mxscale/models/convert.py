@@ -15,6 +15,7 @@ import numpy as np
 
 from mxscale.config.networks import NETWORKS, Network, network
 from mxscale.models import torch_file
+from mxscale.models.efficientnet_lite import SCALES, STAGES, stages
 from mxscale.models.model_card import check_input
 from mxscale.models.residual import SPECIFICATION, BottleneckV1b
 from mxscale.models.weights import differences, first_of
@@ -41,21 +42,39 @@ def resnet_names(layers: int) -> Dict[str, str]:
     """Return the `names` of a ResNet v1b."""
     block, blocks, _ = SPECIFICATION[layers]
     convolutions = 3 if block is BottleneckV1b else 2
-    table = {"conv1.weight": "features.0.weight", **_norm("bn1", "features.1")}
+    table = _pair("conv1", "bn1", "features", 0)
     for stage, count in enumerate(blocks, 1):
         for index in range(count):
             torch_name, structural = f"layer{stage}.{index}", f"features.{stage + 3}.{index}"
             for k in range(convolutions):  # `body` repeats convolution, normalisation, ReLU
-                table[f"{torch_name}.conv{k + 1}.weight"] = f"{structural}.body.{3 * k}.weight"
-                table.update(_norm(f"{torch_name}.bn{k + 1}", f"{structural}.body.{3 * k + 1}"))
+                pair = f"{torch_name}.conv{k + 1}", f"{torch_name}.bn{k + 1}"
+                table.update(_pair(*pair, f"{structural}.body", 3 * k))
             if index == 0 and (stage > 1 or convolutions == 3):  # the number of channels changes
-                table[f"{torch_name}.downsample.0.weight"] = f"{structural}.downsample.0.weight"
-                table.update(_norm(f"{torch_name}.downsample.1", f"{structural}.downsample.1"))
+                pair = f"{torch_name}.downsample.0", f"{torch_name}.downsample.1"
+                table.update(_pair(*pair, f"{structural}.downsample", 0))
     return {**table, "fc.weight": "output.weight", "fc.bias": "output.bias"}
 
 
-def _norm(torch_name: str, structural: str) -> Dict[str, str]:
-    return {f"{torch_name}.{a}": f"{structural}.{b}" for a, b in BATCH_NORM.items()}
+def efficientnet_lite_names(number: int) -> Dict[str, str]:
+    """Return the `names` of EfficientNet-Lite `number`: those of github.com/lukemelas/EfficientNet-PyTorch."""
+    table, index = _pair("_conv_stem", "_bn0", "features", 1), 0
+    first = 4  # position of the first stage in the features
+    for position, stage in enumerate(stages(SCALES[number]), first):
+        for block in range(stage.blocks):
+            expand = [("_expand_conv", "_bn0")] * (stage.expansion > 1)
+            pairs = [*expand, ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")]
+            for k, names_of_pair in enumerate(pairs):  # `body` repeats convolution, normalisation, ReLU6
+                pair = (f"_blocks.{index}.{name}" for name in names_of_pair)
+                table.update(_pair(*pair, f"features.{position}.{block}.body", 3 * k))
+            index += 1
+    table.update(_pair("_conv_head", "_bn1", "features", first + len(STAGES)))
+    return {**table, "_fc.weight": "output.weight", "_fc.bias": "output.bias"}
+
+
+def _pair(convolution: str, norm: str, parent: str, index: int) -> Dict[str, str]:
+    """Return the names of a convolution, which is child `index` of `parent`, and of the normalisation after it."""
+    norms = {f"{norm}.{a}": f"{parent}.{index + 1}.{b}" for a, b in BATCH_NORM.items()}
+    return {f"{convolution}.weight": f"{parent}.{index}.weight", **norms}
 
 
 def load(path: str, name: str, source: Optional[str] = None) -> Dict[str, np.ndarray]:

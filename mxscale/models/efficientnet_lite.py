@@ -8,11 +8,14 @@ mean, which does not depend on the rotation.
 """
 
 import math
-from typing import Dict, List, NamedTuple
+from functools import partial
+from typing import List, NamedTuple
 
 from mxnet.gluon import nn
 
-EPSILON = 1e-3  # of batch normalisation
+from mxscale.models.residual import normalised_convolution
+
+_convolution = partial(normalised_convolution, epsilon=1e-3)
 STEM, HEAD = 32, 1280  # channels; the same for all five networks
 
 
@@ -95,13 +98,6 @@ class Relu6(nn.HybridBlock):
         return F.clip(x, 0, 6)
 
 
-def _convolution(channels: int, kernel: int, stride: int, in_channels: int, groups: int = 1):
-    return (
-        nn.Conv2D(channels, kernel, stride, kernel // 2, groups=groups, use_bias=False, in_channels=in_channels),
-        nn.BatchNorm(epsilon=EPSILON, in_channels=channels),
-    )
-
-
 class InvertedResidual(nn.HybridBlock):
     """1x1 that expands, depthwise with the stride, 1x1 that projects; with a shortcut where the shape stays."""
 
@@ -125,30 +121,3 @@ def _blocks(stage: Stage, in_channels: int) -> nn.HybridSequential:
         stride, before = (stage.stride, in_channels) if index == 0 else (1, stage.channels)
         blocks.add(InvertedResidual(stage.kernel, stride, stage.expansion, before, stage.channels))
     return blocks
-
-
-# Names of https://github.com/lukemelas/EfficientNet-PyTorch, which the published files have
-BATCH_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "running_mean", "running_var": "running_var"}
-
-
-def torch_names(number: int) -> Dict[str, str]:
-    """Return PyTorch's name -> structural name for each tensor of Lite `number`, in PyTorch's order."""
-    table = _pair("_conv_stem", "_bn0", "features", 1)
-    index, after = 0, 4
-    for position, stage in enumerate(stages(SCALES[number]), 4):
-        for block in range(stage.blocks):
-            expand = [("_expand_conv", "_bn0")] * (stage.expansion > 1)
-            pairs = [*expand, ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")]
-            for k, (convolution, norm) in enumerate(pairs):  # `body` repeats convolution, normalisation, ReLU6
-                prefix, inside = f"_blocks.{index}.", f"features.{position}.{block}.body"
-                table.update(_pair(prefix + convolution, prefix + norm, inside, 3 * k))
-            index += 1
-        after = position + 1
-    table.update(_pair("_conv_head", "_bn1", "features", after))
-    return {**table, "_fc.weight": "output.weight", "_fc.bias": "output.bias"}
-
-
-def _pair(convolution: str, norm: str, parent: str, index: int) -> Dict[str, str]:
-    """Return the names of a convolution, which is child `index` of `parent`, and of the normalisation after it."""
-    norms = {f"{norm}.{a}": f"{parent}.{index + 1}.{b}" for a, b in BATCH_NORM.items()}
-    return {f"{convolution}.weight": f"{parent}.{index}.weight", **norms}

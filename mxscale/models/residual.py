@@ -28,26 +28,29 @@ class BottleneckV1b(nn.HybridBlock):
         middle = channels // 4
         self.body = nn.HybridSequential(prefix="")
         self.body.add(
-            *_convolution(middle, 1, 1, in_channels),
+            *normalised_convolution(middle, 1, 1, in_channels),
             nn.Activation("relu"),
-            *_convolution(middle, 3, stride, middle),
+            *normalised_convolution(middle, 3, stride, middle),
             nn.Activation("relu"),
-            *_convolution(channels, 1, 1, middle),
+            *normalised_convolution(channels, 1, 1, middle),
         )
         self.downsample = None
         if downsample:
             self.downsample = nn.HybridSequential(prefix="")
-            self.downsample.add(*_convolution(channels, 1, stride, in_channels))
+            self.downsample.add(*normalised_convolution(channels, 1, stride, in_channels))
 
     def hybrid_forward(self, F, x):
         shortcut = self.downsample(x) if self.downsample else x
         return F.Activation(self.body(x) + shortcut, act_type="relu")
 
 
-def _convolution(channels: int, kernel: int, stride: int, in_channels: int):
+def normalised_convolution(
+    channels: int, kernel: int, stride: int, in_channels: int, groups: int = 1, epsilon: float = EPSILON
+):
+    """Return a convolution without bias, padded to keep the size at stride 1, and the batch normalisation after it."""
     return (
-        nn.Conv2D(channels, kernel, stride, kernel // 2, use_bias=False, in_channels=in_channels),
-        nn.BatchNorm(epsilon=EPSILON, in_channels=channels),
+        nn.Conv2D(channels, kernel, stride, kernel // 2, groups=groups, use_bias=False, in_channels=in_channels),
+        nn.BatchNorm(epsilon=epsilon, in_channels=channels),
     )
 
 
@@ -116,10 +119,10 @@ class ResNet9(nn.HybridBlock):
         first, *widths = RESNET9_WIDTHS
         with self.name_scope():
             self.features = nn.HybridSequential(prefix="")
-            self.features.add(*_convolution(first, 3, 1, 3), nn.Activation("relu"))
+            self.features.add(*normalised_convolution(first, 3, 1, 3), nn.Activation("relu"))
             channels = first
             for width, residual in zip(widths, RESNET9_RESIDUAL):
-                convolution, norm = _convolution(width, 3, 1, channels)
+                convolution, norm = normalised_convolution(width, 3, 1, channels)
                 self.features.add(convolution, nn.MaxPool2D(2), norm, nn.Activation("relu"))
                 if residual:
                     self.features.add(_ResNet9Block(width))
@@ -138,7 +141,7 @@ class _ResNet9Block(nn.HybridBlock):
         super().__init__(**kwargs)
         self.body = nn.HybridSequential(prefix="")
         for _ in range(2):
-            self.body.add(*_convolution(channels, 3, 1, channels), nn.Activation("relu"))
+            self.body.add(*normalised_convolution(channels, 3, 1, channels), nn.Activation("relu"))
 
     def hybrid_forward(self, F, x):
         return x + self.body(x)
