@@ -19,7 +19,7 @@ T0 = 1_700_000_000_000  # ms
 CPU = "system/cpu_utilization_percentage"
 
 
-def make_run(root, uri=None, name="run", timeout_s=2.0, **values):
+def make_run(root, uri=None, name="run", timeout_s=20.0, **values):
     values = {"name": name, "runs": str(root), "tracking": {"uri": uri, "timeout_s": timeout_s}, **values}
     return directory.create(from_dict(values))
 
@@ -109,5 +109,6 @@ class Server:
         os.killpg(self.process.pid, number)
 
     def kill(self):
-        self.signal(signal.SIGKILL)
+        if self.process.poll() is None:  # a failed test may have left it killed
+            self.signal(signal.SIGKILL)
         self.process.wait()

@@ -181,14 +181,14 @@ def test_sqlite_store_has_all_records_of_a_resumed_run(tmp_path, capsys):
     add_lines(run, 0, 5)
     mirror.start()
     mirror.start()  # once is enough
-    until(lambda: mirror._sender.sent().lines_sent == 5, 20)
+    until(lambda: mirror._sender.sent().lines_sent == 5)
     assert runs_in(uri)[0].info.status == "RUNNING"
     add_lines(run, 5, 20)
     line = {"attempt": 1, "step": 19, "time_ms": T0 + 19_500, "metrics": {"val/loss": math.nan}}
     with open(run.metrics_file, "a") as file:
         file.write(json.dumps(line) + "\n")
     end(run, "KILLED")
-    assert mirror.finish(20) is None
+    assert mirror.finish(60) is None
 
     [found] = runs_in(uri)
     data, run_id = found.data, found.info.run_id
@@ -220,10 +220,10 @@ def test_sqlite_store_has_all_records_of_a_resumed_run(tmp_path, capsys):
     mirror = tracker.open_mirror(run, run.config().tracking, cost)
     mirror.start()
     add_lines(run, 15, 25, attempt=2)
-    until(lambda: mirror._sender.sent().lines_sent == 31, 20)
+    until(lambda: mirror._sender.sent().lines_sent == 31)
     assert client_of(uri).get_run(run_id).info.status == "RUNNING"
     end(run)
-    assert mirror.finish(20) is None
+    assert mirror.finish(60) is None
     [found] = runs_in(uri)
     assert found.info.run_id == run_id and found.info.status == "FINISHED"
     assert found.data.params["epochs"] == "20" and found.data.tags["resumed.epochs"] == "40"
@@ -327,10 +327,10 @@ def test_server_and_password(tmp_path, server, capsys):
     add_lines(run, 0, 10)
     mirror = tracker.open_mirror(run, Tracking(uri=secret, timeout_s=20.0), cost)
     mirror.start()
-    until(lambda: mirror._sender.sent().lines_sent == 10, 20)
+    until(lambda: mirror._sender.sent().lines_sent == 10)
     add_lines(run, 10, 20)
     end(run)
-    assert mirror.finish(30) is None
+    assert mirror.finish(60) is None
     run_id = run.read(sync_state.STATE_FILE)["run_id"]
     found = client_of(server.uri).get_run(run_id)
     assert found.info.status == "FINISHED" and found.data.metrics["best/val_top1"] == 97.5
@@ -409,16 +409,16 @@ def test_server_that_hangs_and_dies_loses_nothing(tmp_path, server):
     add_lines(run, 0, 10)
     mirror = tracker.open_mirror(run, run.config().tracking)
     mirror.start()
-    until(lambda: mirror._sender.sent().lines_sent == 10, 20)
+    until(lambda: mirror._sender.sent().lines_sent == 10)
     server.signal(signal.SIGSTOP)  # takes connections and answers none
     add_lines(run, 10, 20)
     time.sleep(5)
     server.signal(signal.SIGCONT)  # it now processes a request that timed out
-    until(lambda: mirror._sender.sent().lines_sent == 20, 20)
+    until(lambda: mirror._sender.sent().lines_sent == 20)
     server.kill()
     add_lines(run, 20, 30)
     end(run)
-    unsent = mirror.finish(3)
+    unsent = mirror.finish(60)
     assert "10 of 30 lines unsent" in str(unsent) and "connection refused" in str(unsent)
     server.start()
     assert tracker.sync(run) == 0
