@@ -30,8 +30,6 @@ def configure(values: dict, overrides) -> tuple:
         if config.resume is not None:
             both = f"resume={config.resume} with rerun={config.rerun.run}"
             raise ConfigError(f"{both}: resume an interrupted rerun with resume=DIR only")
-        if config.budget.dry_run:
-            raise ConfigError(f"budget.dry_run=true with rerun={config.rerun.run}: the record has what that run cost")
         recorded = rerun.find(config)
         return resolve(merge_for_rerun(recorded, values, overrides)), None, recorded
     return (*_new_or_resumed(config, values, overrides), None)

@@ -65,13 +65,6 @@ class Budget:
 
     max_usd: Optional[float] = setting(None, "stop at a checkpoint before the cost exceeds this", unit="USD", above=0)
     max_eur: Optional[float] = setting(None, "stop at a checkpoint before the cost exceeds this", unit="EUR", above=0)
-    dry_run: bool = setting(False, "print the estimated cost of the run and exit")
-    images_per_s: Optional[float] = setting(
-        None,
-        "dry_run: throughput of all devices; null: from an earlier run of the same config",
-        unit="images/s",
-        above=0,
-    )
 
     @property
     def bounds(self) -> Dict[str, float]:

@@ -2,15 +2,14 @@
 
 The ranks are asked to stop, as by a signal, while there is time for what a stop takes: two steps, a batch of an
 interrupted validation, a checkpoint, the end of the processes. Each is estimated by the longest recent duration
-times 1.5. A run that will finish within the bound is not stopped. Ranks that are still running `shutdown_s` before
-the bound are killed; their last checkpoint stays.
+times 1.5. Ranks that are still running `shutdown_s` before the bound are killed; their last checkpoint stays.
 """
 
 import math
 import time
-from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Set
+from typing import Dict, Iterable, List, Optional, Sequence
 
-from mxscale.config.schema import Budget, Config
+from mxscale.config.schema import Budget
 from mxscale.cost import prices, run_cost
 from mxscale.cost.prices import Usage
 from mxscale.launcher.progress import Follower, echo
@@ -22,7 +21,7 @@ from mxscale.util.errors import ConfigError
 REASON = "budget"  # in status.json and in `stop`
 SHUTDOWN_S = 3.0  # between the ranks' status, or a kill, and the end of their processes
 REMOTE_SHUTDOWN_S = 5.0  # more, if ranks of other hosts are ended by ssh
-DEFAULT_S = 3.0  # of a step, a validation or a checkpoint before the first was observed
+DEFAULT_S = 3.0  # of a step or a checkpoint before the first was observed
 MARGIN = 1.5  # on observed durations
 RECENT = 20  # lines of metrics from which the step time is estimated
 
@@ -57,19 +56,18 @@ def check(budget: Budget, price: Price, earlier: Sequence[Usage] = ()) -> None:
 class BudgetMonitor:
     """Decides when an attempt has to stop to stay within its budget; never, if there is no bound."""
 
-    def __init__(self, run: RunDir, config: Config, plan: Plan, attempt: int):
+    def __init__(self, run: RunDir, budget: Budget, plan: Plan, attempt: int):
         self.reason: Optional[str] = None  # REASON, once the attempt has to stop
-        self.bounds, self.shutdown_s = config.budget.bounds, shutdown_s(plan)
-        self.deadline = deadline(run, config.budget, attempt)
-        self.durations = Durations(run, config, plan) if self.bounds else None
+        self.bounds, self.shutdown_s = budget.bounds, shutdown_s(plan)
+        self.deadline = deadline(run, budget, attempt)
+        self.durations = Durations(run, plan) if self.bounds else None
 
     def should_stop(self) -> bool:
         """Return whether the ranks have to be asked to stop now; true once."""
         if self.reason or math.isinf(self.deadline):
             return False
         self.durations.update()
-        now = time.time()
-        if now + self.durations.stop_s() < self.deadline or now + self.durations.finish_s() < self.deadline:
+        if time.time() + self.durations.stop_s() < self.deadline:
             return False
         self.reason = REASON
         return True
@@ -117,15 +115,13 @@ def check_prepared(run: RunDir, budget: Budget, attempt: int) -> None:
 
 
 class Durations:
-    """Durations of the steps, validations and checkpoints of a run, from its metrics file and its checkpoints.
+    """The durations of steps and checkpoints of a run, from its metrics file and its checkpoints, in seconds."""
 
-    All estimates are in seconds: the longest observed duration times MARGIN, or DEFAULT_S if none was observed.
-    """
-
-    def __init__(self, run: RunDir, config: Config, plan: Plan):
-        self.run, self.config, self.plan, self.shutdown_s = run, config, plan, shutdown_s(plan)
-        self.step, self.steps_s, self.validation_s, self.checkpoint_s = 0, [], None, None
-        self._last = None
+    def __init__(self, run: RunDir, plan: Plan):
+        self.run, self.global_batch, self.shutdown_s = run, plan.sizes.global_batch, shutdown_s(plan)
+        self.steps_s: List[float] = []  # of the last lines
+        self.checkpoint_s: Optional[float] = None  # the longest; None before the first
+        self._last: Optional[dict] = None
         self._add(run.history())  # of earlier attempts
         self.follower = Follower(run)
 
@@ -135,21 +131,14 @@ class Durations:
 
     def _add(self, lines: Iterable[dict]) -> None:
         for line in lines:
-            self._add_line(line)
+            if self._last and self._last["step"] != line["step"]:
+                self._add_checkpoint(self._last)
+            rate = line["metrics"].get("throughput/images_per_s")
+            if rate:
+                self.steps_s = [*self.steps_s, self.global_batch / rate][-RECENT:]
+            self._last = line
         if self._last:
             self._add_checkpoint(self._last)
-
-    def _add_line(self, line: dict) -> None:
-        before, metrics = self._last, line["metrics"]
-        if before is not None and before["step"] != line["step"]:
-            self._add_checkpoint(before)
-        same = before is not None and before["attempt"] == line["attempt"]
-        if same and before["step"] == line["step"] and "val/loss" in metrics:
-            self.validation_s = max(self.validation_s or 0.0, (line["time_ms"] - before["time_ms"]) / 1000)
-        rate = metrics.get("throughput/images_per_s")
-        if rate:
-            self.steps_s = [*self.steps_s, self.plan.sizes.global_batch / rate][-RECENT:]
-        self._last, self.step = line, line["step"]
 
     def _add_checkpoint(self, line: dict) -> None:
         """Measure from the last line of a checkpoint's step to its completion."""
@@ -157,57 +146,12 @@ class Durations:
             completed = (self.run.checkpoint(line["step"]) / "MANIFEST").stat().st_mtime
         except OSError:
             return
-        took = completed - line["time_ms"] / 1000
-        if 0 < took < 3600:  # else the storage has another clock, or an earlier attempt wrote the checkpoint
-            self.checkpoint_s = max(self.checkpoint_s or 0.0, took)
-
-    def one_step_s(self) -> float:
-        return MARGIN * max(self.steps_s, default=DEFAULT_S / MARGIN)
-
-    def one_validation_s(self) -> float:
-        """Return an upper estimate before the first validation: the time to train on as many images."""
-        if self.validation_s is not None:
-            return MARGIN * self.validation_s
-        return max(DEFAULT_S, self.plan.splits["val"].count / self.plan.sizes.global_batch * self.one_step_s())
-
-    def one_checkpoint_s(self) -> float:
-        return MARGIN * self.checkpoint_s if self.checkpoint_s is not None else DEFAULT_S
+        took_s = completed - line["time_ms"] / 1000
+        if 0 < took_s < 3600:  # else the storage has another clock, or an earlier attempt wrote the checkpoint
+            self.checkpoint_s = max(self.checkpoint_s or 0.0, took_s)
 
     def stop_s(self) -> float:
         """Return the longest time until the processes of a run that is asked to stop now have ended."""
-        # Three steps, or two and a batch of a validation
-        return 3 * self.one_step_s() + self.one_checkpoint_s() + self.shutdown_s
-
-    def finish_s(self) -> float:
-        """Return the time until a run that is not stopped has ended."""
-        left = remaining(self.config, self.plan, self.step)
-        return (
-            left.steps * self.one_step_s()
-            + left.validations * self.one_validation_s()
-            + left.checkpoints * self.one_checkpoint_s()
-            + self.shutdown_s
-        )
-
-
-class Remaining(NamedTuple):
-    """What is left of a run."""
-
-    steps: int
-    validations: float  # and the test, as a share of a validation
-    checkpoints: int  # at most: a validation writes one if it is the best so far
-
-
-def remaining(config: Config, plan: Plan, done: int) -> Remaining:
-    """Return what follows step `done`."""
-    epoch, total, every = plan.sizes.steps_per_epoch, plan.sizes.total_steps, config.checkpoint
-    validated = _scheduled(done, total, config.validate_every * epoch)
-    saved = _scheduled(done, total, every.every_epochs * epoch, *([every.every_steps] if every.every_steps else []))
-    test = plan.splits["test"].count if "test" in plan.splits else 0
-    tests = test / max(1, plan.splits["val"].count)
-    return Remaining(max(0, total - done), len(validated) + tests, len(validated | saved))
-
-
-def _scheduled(done: int, total: int, *every: int) -> Set[int]:
-    """Return the steps after `done` that are a multiple of one of `every`, and the last step."""
-    steps = {step for period in every for step in range(period * (done // period + 1), total + 1, period)}
-    return steps | {total} if total > done else steps
+        step_s = MARGIN * max(self.steps_s) if self.steps_s else DEFAULT_S
+        checkpoint_s = DEFAULT_S if self.checkpoint_s is None else MARGIN * self.checkpoint_s
+        return 3 * step_s + checkpoint_s + self.shutdown_s  # three steps, or two and a batch of a validation

@@ -4,7 +4,6 @@ A refusal here is exit status 2. It removes a new run directory and leaves an ol
 """
 
 import hashlib
-import math
 import os
 import platform
 import shutil
@@ -28,7 +27,6 @@ from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Hook, Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
 from mxscale.launcher.progress import echo
-from mxscale.records import earlier_runs
 from mxscale.rundir import directory, status
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
@@ -66,8 +64,7 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     started = next((hook.started for hook in hooks if hook.started), psutil.Process().create_time())
     nodes = hosts.find(config)
     price = price_of(config, nodes, run, hooks)
-    if not config.budget.dry_run:  # it reports the cost beyond a bound as well
-        budget.check(config.budget, price, run_cost.so_far(run))
+    budget.check(config.budget, price, run_cost.so_far(run))
     check_horovod(config.comm, config.launch)
     weights_file = pretrained_file(config, run)
     if config.tracking.enabled:
@@ -221,7 +218,7 @@ def prepare(context: RunContext) -> None:
     """
     run, config, signals = context.run, context.config, context.signals
     command = commands.preparation(str(run), context.attempt, available_cores(), variables.of_run(run))
-    deadline = math.inf if config.budget.dry_run else budget.deadline(run, config.budget, context.attempt)
+    deadline = budget.deadline(run, config.budget, context.attempt)
     child = subprocess.Popen(command.argv, env=command.env, start_new_session=True)
     with kept_alive(run):
         terminated, spent = None, False
@@ -265,7 +262,6 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
         pretrained_sha256=weights,
         threads=threads_per_rank(config, Placement.of(plan)),
         weak_signature=signature.signature(signed, plan.data_digest, weights, ranks=False),
-        speed_signature=signature.signature(earlier_runs.for_speed(signed), plan.data_digest, weights, ranks=False),
     )
     run.write_plan(plan)
     signed_digest = signature.signature(signed, plan.data_digest, weights)

@@ -71,7 +71,7 @@ class Supervisor:
     def __init__(self, context: RunContext, plan: Plan, processes: Processes, monitor: HeartbeatMonitor):
         self.run, self.config, self.signals = context.run, context.config, context.signals
         self.attempt, self.processes, self.monitor = context.attempt, processes, monitor
-        self.budget = BudgetMonitor(context.run, context.config, plan, context.attempt)
+        self.budget = BudgetMonitor(context.run, context.config.budget, plan, context.attempt)
         self.started_at = time.monotonic()
         self.first_line_at: Optional[float] = None
         self.stop_requested_at: Optional[float] = None

@@ -38,7 +38,7 @@ def applies(plan: Plan) -> bool:
 
 def one_device_run(run: RunDir, plan: Plan) -> Optional[RunDir]:
     """Return the finished run of the same work on one device that is most alike: in threads, back end and age."""
-    runs = earlier_runs.comparable(run, plan, "weak_signature", any_threads=True)
+    runs = earlier_runs.comparable(run, plan)
     alone = [other for other in runs if other.plan().sizes.shards == 1]  # the newest first
     backend = run.config().comm.backend
     unlike = [(not _equal_threads(other, plan), other.config().comm.backend != backend) for other in alone]

@@ -85,7 +85,6 @@ class Plan:
     pretrained_sha256: Optional[str] = None
     threads: Optional[int] = None  # OMP threads per rank
     weak_signature: Optional[str] = None  # signature that ignores the number of ranks
-    speed_signature: Optional[str] = None  # signature of the settings that affect speed
 
     @property
     def input_taken(self) -> Dict[str, Any]:

@@ -41,7 +41,7 @@ def test_a_damaged_sibling_is_no_baseline(runs):
     for run in runs:
         run.write_plan(Plan(weak_signature="s"))
     runs[0].path.joinpath("environment.json").write_text("[torn")
-    assert earlier_runs.comparable(runs[1], Plan(weak_signature="s"), "weak_signature") == []
+    assert earlier_runs.comparable(runs[1], Plan(weak_signature="s")) == []
 
 
 def test_a_run_with_a_setting_that_was_removed_is_neither_a_baseline_nor_another_seed(runs):
@@ -52,10 +52,10 @@ def test_a_run_with_a_setting_that_was_removed_is_neither_a_baseline_nor_another
     path = runs[0].path / "config.yaml"
     like = payload.params(runs[1])
     assert payload.params(runs[0]) == like
-    assert len(earlier_runs.comparable(runs[1], Plan(weak_signature="s"), "weak_signature")) == 1
+    assert len(earlier_runs.comparable(runs[1], Plan(weak_signature="s"))) == 1
     path.write_text(path.read_text().replace("comm:\n", "comm:\n  update_on: server\n  threshold: 0.5\n"))
     assert payload.params(runs[0]) == {**like, "comm.update_on": "server"}
-    assert earlier_runs.comparable(runs[1], Plan(weak_signature="s"), "weak_signature") == []
+    assert earlier_runs.comparable(runs[1], Plan(weak_signature="s")) == []
 
 
 def test_a_damaged_tracking_record_counts_as_none(runs):
