@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import List
 
 from mxscale.config.schema import Config
-from mxscale.doctor.check_result import FAIL, OK, WARN, CheckResult, plural
-from mxscale.environment import description, hosts
+from mxscale.doctor.checks import FAIL, OK, WARN, CheckResult
+from mxscale.environment import hosts
 from mxscale.environment.machine import existing
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import store, uris
@@ -35,17 +35,14 @@ def check_hosts(config: Config) -> List[CheckResult]:
         return [CheckResult("hosts", FAIL, f"runs={config.runs}: not writable ({error.strerror})", "set runs=DIR")]
     try:
         os.chmod(folder, 0o755)  # like a run directory, it must be visible to other users' processes
-        own_horovod = description.versions().get("horovod", "")
-        over_gloo = len(nodes) > 1 and config.comm.transport == "gloo" and hosts.needs_own_name(own_horovod)
         folders = [Path(folder, str(number)) for number in range(len(nodes))]
         with ThreadPoolExecutor(min(32, len(nodes))) as threads:
-            return list(threads.map(_check_host, nodes, folders, [over_gloo] * len(nodes)))
+            return list(threads.map(_check_host, nodes, folders))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_host(host: hosts.Host, folder: Path, over_gloo: bool) -> CheckResult:
-    """Return the result for a host; over_gloo: other hosts connect to the address that its own name resolves to."""
+def _check_host(host: hosts.Host, folder: Path) -> CheckResult:
     name = f"host {host.name}"
     folder.mkdir()
     try:
@@ -54,12 +51,7 @@ def _check_host(host: hosts.Host, folder: Path, over_gloo: bool) -> CheckResult:
         cause = str(error).replace("launch.hosts: ", "", 1)
         fix = f"'ssh {host.address} true' must answer without a password" if "by ssh" in cause else ""
         return CheckResult(name, FAIL, cause, fix)
-    address = hosts.address_of_own_name(host) if over_gloo else ""
-    if address.startswith("127."):
-        # horovod/common/gloo/gloo_context.cc uses that address in any case
-        fix = "map its name in its /etc/hosts to an address that the others reach, or set comm.transport=mpi"
-        return CheckResult(name, FAIL, f"its own name resolves to {address}, where Gloo would send", fix)
-    return CheckResult(name, OK, f"{plural(host.slots, 'rank')}; sees {folder.parent.parent}")
+    return CheckResult(name, OK, f"slots: {host.slots}; sees {folder.parent.parent}")
 
 
 def check_mlflow(config: Config) -> CheckResult:

@@ -160,16 +160,6 @@ def unreachable(hosts: List[Host]) -> List[Host]:
     return [host for host, done in zip(hosts, ssh_each(hosts, ["true"] * len(hosts))) if done.returncode]
 
 
-def address_of_own_name(host: Host) -> str:
-    """Return the address that a host resolves its own name to; "" if it does not."""
-    command = 'getent ahostsv4 "$(hostname)"'
-    if host.here:
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    else:
-        done = ssh(host, command)
-    return next(iter(re.findall(r"^(\d+\.\d+\.\d+\.\d+)\s", done.stdout, re.MULTILINE)), "")
-
-
 def without_address(name: str) -> Tuple[str, str]:
     """Return (error, fix) for a host name that does not resolve."""
     fix = f"add the line `127.0.1.1 {name}` to /etc/hosts, or use comm=local or comm.transport=mpi"

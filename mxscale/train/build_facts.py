@@ -1,7 +1,7 @@
 """Versions and features of the installed MXNet and Horovod.
 
 The preparation calls `build` for environment.json. `python -m mxscale.train.build_facts` prints the same as a line of
-JSON for the doctor, which must work even if importing MXNet fails.
+JSON, with the result of an operation on a GPU, for the doctor, which must work even if importing MXNet fails.
 """
 
 import ctypes
@@ -29,7 +29,6 @@ def build() -> dict:
         "gpus": mx.context.num_gpus(),  # visible to MXNet
         "driver": gpus.driver(),  # present in the machine
         "linked": linked(library) if "CUDA" in features else {},
-        "architectures": gpus.architectures(library) if "CUDA" in features else None,
         "horovod": horovod_build(),
         "image": identity(),  # of this process, which may differ from its parent's
     }
@@ -55,14 +54,31 @@ def linked(library: str) -> dict:
     return {name: version for name, version in versions.items() if version}
 
 
+def operation() -> str:
+    """Return "ok" if an operation runs on the first GPU, else its error."""
+    import mxnet as mx
+
+    try:
+        mx.nd.ones((1,), ctx=mx.gpu()).asnumpy()
+    except mx.MXNetError as error:
+        return _cause(error)
+    return "ok"
+
+
 def main() -> None:
     try:
         facts = build()
+        if facts["gpus"]:
+            facts["operation"] = operation()
     except Exception as error:
-        # The first line names the cause: numpy adds advice for developers
-        lines = str(error).strip().splitlines() or [""]
-        facts = {"error": f"{type(error).__name__}: {lines[-1 if lines[0].startswith('Traceback') else 0].strip()}"}
+        facts = {"error": _cause(error)}
     print(json.dumps(facts), flush=True)
+
+
+def _cause(error: Exception) -> str:
+    """Return the line of an error that names the cause: MXNet adds a traceback before it, numpy advice after it."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[-1 if lines[0].startswith('Traceback') else 0].strip()}"
 
 
 if __name__ == "__main__":

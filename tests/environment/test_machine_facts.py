@@ -2,7 +2,6 @@
 
 import json
 import os
-import struct
 import subprocess
 import sys
 from importlib import metadata
@@ -11,7 +10,7 @@ import pytest
 from compiled import compiled, needs_cc
 from repository import ROOT
 
-from mxscale.doctor import facts as child_facts
+from mxscale.doctor import doctor
 from mxscale.environment import container_limits, description, gpus, machine
 from mxscale.replay import inputs
 from mxscale.rundir.plan import Plan
@@ -20,12 +19,12 @@ from mxscale.train import build_facts
 
 @pytest.mark.slow
 def test_child_reports_this_mxnet():
-    facts = child_facts.of_mxnet()
+    facts = doctor.of_mxnet()
     assert (facts["version"], facts["numpy"]) == (metadata.version("mxnet"), "1.23.5")
     assert "OPENCV" in facts["features"]
     assert facts["library"].endswith("libmxnet.so") and facts["horovod"]["gloo"] is True
     if "CUDA" not in facts["features"]:
-        assert (facts["gpus"], facts["linked"], facts["architectures"]) == (0, {}, None)
+        assert (facts["gpus"], facts["linked"]) == (0, {})
 
 
 def child_with(folder, text):
@@ -33,7 +32,7 @@ def child_with(folder, text):
     (folder / "mxnet").mkdir()
     (folder / "mxnet" / "__init__.py").write_text(text)
     env = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
-    return child_facts.of_mxnet(env)
+    return doctor.of_mxnet(env)
 
 
 def test_incompatible_numpy_fails(tmp_path):
@@ -55,8 +54,24 @@ def test_child_that_ends_is_an_error(tmp_path, text, error):
     assert child_with(tmp_path, text) == {"error": error}
 
 
+FAKE = """
+import sys, types
+class MXNetError(Exception): pass
+def ones(shape, ctx):
+    raise MXNetError("Traceback (most recent call last):\\n  [bt] f()\\nCUDA: no kernel image is available")
+nd, gpu = types.SimpleNamespace(ones=ones), lambda: None
+"""
+
+
+def test_failed_operation_on_a_gpu_is_reported(tmp_path, monkeypatch):
+    (tmp_path / "mxnet.py").write_text(FAKE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mxnet", raising=False)
+    assert build_facts.operation() == "MXNetError: CUDA: no kernel image is available"
+
+
 def test_child_that_hangs_times_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(child_facts, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(doctor, "TIMEOUT_S", 0.5)
     assert child_with(tmp_path, "import time; time.sleep(60)") == {"error": "import mxnet timed out after 0.5 s"}
 
 
@@ -68,7 +83,7 @@ def test_generated_photograph_has_the_size_of_imagenets():
 def test_facts_of_this_machine(tmp_path):
     facts = machine.describe(tmp_path / "not" / "there")
     assert facts["disk"]["path"] == str(tmp_path) and facts["disk"]["writable"] and facts["disk"]["free_gb"] > 0
-    assert set(facts["limits"]) == {"open_files", "stack", "locked_memory"}
+    assert set(facts["limits"]) == {"open_files", "locked_memory"}
     assert facts["shm"] is None or facts["shm"]["total_mb"] >= facts["shm"]["free_mb"]
     json.dumps(facts)
     (tmp_path / "file").write_text("")
@@ -167,45 +182,6 @@ def test_version_numbers_of_cuda_libraries():
     assert [gpus.cuda_version(n) for n in (9000, 11020, 12040, 0)] == ["9.0", "11.2", "12.4", None]
     numbers = {7605: "7.6.5", 8101: "8.1.1", 90100: "9.1.0", 2408: "2.4.8", 21205: "2.12.5", 0: None}
     assert {n: gpus.library_version(n) for n in numbers} == numbers
-
-
-def fat_binary(*pieces) -> bytes:
-    """Return a container as nvcc writes it, of (kind, architecture, bytes of code)."""
-    body = b"".join(
-        struct.pack("<HHIQIIHHI", kind, 0x101, 64, size, 0, 0, 7, 1, architecture) + bytes(32) + b"\xee" * size
-        for kind, architecture, size in pieces
-    )
-    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
-
-
-def library(path, code: bytes, section=b".nv_fatbin") -> str:
-    """Write a 64-bit ELF file with one section of `code`, and the section names; return its path."""
-    names = b"\0" + section + b"\0.shstrtab\0"
-    table = 64 + len(code) + len(names)
-    header = (
-        b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, table, 0, 64, 0, 0, 64, 3, 2)
-    )
-    rows = [(0, 0, 0, 0), (1, 1, 64, len(code)), (len(section) + 2, 3, 64 + len(code), len(names))]
-    sections = b"".join(struct.pack("<IIQQQQ", n, kind, 0, 0, at, size) + bytes(24) for n, kind, at, size in rows)
-    path.write_bytes(header + code + names + sections)
-    return str(path)
-
-
-def test_architectures_are_read_from_the_library(tmp_path):
-    code = fat_binary((2, 70, 40), (2, 80, 8), (1, 90, 24)) + bytes(24) + fat_binary((2, 52, 16), (2, 100, 8))
-    wanted = {"cubin": ["5.2", "7.0", "8.0", "10.0"], "ptx": ["9.0"]}
-    assert gpus.architectures(library(tmp_path / "lib.so", code)) == wanted
-
-
-def test_library_without_gpu_code_has_no_architectures(tmp_path):
-    assert gpus.architectures(library(tmp_path / "lib.so", fat_binary((2, 70, 8)), b".rodata")) is None
-    assert gpus.architectures(library(tmp_path / "lib.so", b"\0" * 64)) is None
-    (tmp_path / "text").write_text("no library")
-    assert gpus.architectures(str(tmp_path / "text")) is None
-    complete = library(tmp_path / "lib.so", fat_binary((2, 70, 8)))
-    cut = tmp_path / "cut.so"
-    cut.write_bytes(open(complete, "rb").read()[:-70])
-    assert gpus.architectures(str(cut)) is None
 
 
 @needs_cc

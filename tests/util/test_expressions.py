@@ -13,7 +13,7 @@ import pytest
 import mxscale
 from mxscale.config.operation_settings import REGISTERED
 from mxscale.data.public import download
-from mxscale.doctor.doctor import IMPORT_FIXES
+from mxscale.doctor.checks import IMPORT_FIXES
 from mxscale.perfmodel.published.rows import DETAILS
 from mxscale.tracking.store import CAUSES
 from mxscale.util.redaction import USER, redact
@@ -32,7 +32,7 @@ LIMIT_S, PER_CHARACTER_S = 0.2, 5e-6
 # (module, expression) -> what a variable holds
 HELD = {
     ("tracking/store.py", "pattern"): [pattern for pattern, _ in CAUSES],
-    ("doctor/doctor.py", "pattern"): [pattern for pattern, _ in IMPORT_FIXES],
+    ("doctor/checks.py", "pattern"): [pattern for pattern, _ in IMPORT_FIXES],
     ("perfmodel/published/rows.py", "DETAILS[name]"): [*DETAILS.values()],
     ("perfmodel/hardware.py", "row['pattern']"): [],  # the names that are searched are cut
     ("config/setting.py", "self.pattern"): [REGISTERED],
