@@ -19,9 +19,7 @@ class Launch:
         keyword="auto",
         low=1,
     )
-    hosts: Any = setting(
-        None, "hosts and ranks such as [a:4,b:4], a hostfile, or compose (docker-compose.yml); null: this machine"
-    )
+    hosts: Any = setting(None, "hosts and ranks such as [a:4,b:4], or a hostfile; null: this machine")
     device: str = setting("auto", "device of each rank", choices=("auto", "cpu", "gpu"))
     threads: Optional[int] = setting(None, "OpenMP threads per rank; null: cores / ranks", low=1, high=1024)
     setup_minutes: float = setting(0.0, "billed time before the run, for booting and copying data", unit="min", low=0)

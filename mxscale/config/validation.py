@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from typing import Any, Optional
 
+from mxscale.config import removed
 from mxscale.config.backends import ALIASES
 from mxscale.config.datasets import DATASETS
 from mxscale.config.operation_settings import Launch
@@ -30,7 +31,9 @@ def validate(config: Config) -> Config:
         ConfigError: A value breaks the rule of its field, or two settings exclude each other.
     """
     hosts = config.launch.hosts
-    if isinstance(hosts, str) and hosts != "compose":
+    if hosts == "compose":
+        raise ConfigError(removed.refusal("launch.hosts=compose"))
+    if isinstance(hosts, str):
         config = replace(config, launch=replace(config.launch, hosts=hostfile.read(hosts)))
     if config.comm.backend in ALIASES:
         raise ConfigError(kvstore("comm.backend", config.comm.backend))
@@ -184,9 +187,9 @@ def _check_average(optimizer: Optimizer, precision: str) -> None:
 
 
 def _check_hosts(hosts: Any) -> None:
-    if hosts is None or hosts == "compose":
+    if hosts is None:
         return
-    wanted = "expected a list such as '[a:4,b:4]', a hostfile, or compose"
+    wanted = "expected a list such as '[a:4,b:4]', or a hostfile"
     if not isinstance(hosts, list) or not hosts:
         raise ConfigError(f"launch.hosts={hosts}: {wanted}")
     for host in hosts:
@@ -207,7 +210,7 @@ def _check_ranks(launch: Launch, comm: Comm, shards: Optional[int]) -> None:
             f"launch.hosts with comm={comm.backend}: one process drives all devices, so on one machine; "
             "use comm=horovod"
         )
-    if hosts and hosts != "compose" and comm.entry.single_rank:
+    if hosts and comm.entry.single_rank:
         raise ConfigError(f"launch.hosts {alone}")
     if comm.entry.single_rank and ranks not in ("auto", 1):
         raise ConfigError(f"launch.ranks={ranks} {alone}")

@@ -1,8 +1,7 @@
 """The machines that run ranks: resolved, reached by ssh, and checked to share the run directory.
 
-`launch.hosts` is a list of `NAME` or `NAME:SLOTS` (the number of ranks, 1 by default), or `compose`: the workers of the
-cluster profile in docker-compose.yml. Validation replaces a hostfile by its list (util/hostfile.py). The user, port
-and key of ssh belong in ssh's own configuration.
+`launch.hosts` is a list of `NAME` or `NAME:SLOTS` (the number of ranks, 1 by default). Validation replaces a hostfile
+by its list (util/hostfile.py). The user, port and key of ssh belong in ssh's own configuration.
 """
 
 import re
@@ -22,7 +21,6 @@ from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Address, Host, Plan
 from mxscale.util.errors import ConfigError
 
-WORKER = "worker"  # name of the service in docker-compose.yml
 CONNECT_S = 5
 LOOPBACK = "127.0.0.1"
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", "StrictHostKeyChecking=accept-new"]
@@ -30,11 +28,7 @@ SSH = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", 
 
 def find(config: Config) -> List[Host]:
     """Return the hosts of `launch.hosts`; [] if the ranks run on this machine. Raises ConfigError."""
-    requested = config.launch.hosts
-    if not requested:
-        return []
-    nodes = _workers() if requested == "compose" else listed(config)
-    nodes = [replace(host, here=is_here(host)) for host in nodes]
+    nodes = [replace(host, here=is_here(host)) for host in listed(config)]
     _check_distinct(nodes)
     return nodes
 
@@ -56,35 +50,10 @@ def _check_distinct(hosts: List[Host]) -> None:
 def listed(config: Config) -> List[Host]:
     """Return the hosts that `launch.hosts` lists, without resolving their names."""
     nodes = []
-    for text in config.launch.hosts if isinstance(config.launch.hosts, list) else []:
+    for text in config.launch.hosts or []:
         name, _, slots = text.partition(":")
         nodes.append(Host(name, int(slots or 1), name))
     return nodes
-
-
-def _workers() -> List[Host]:
-    """Return the running workers of docker-compose.yml, in the order of their numbers."""
-    try:
-        addresses = {info[4][0] for info in socket.getaddrinfo(WORKER, None, socket.AF_INET)}
-    except OSError:
-        raise ConfigError(
-            "launch.hosts=compose: no worker is running; start some with: "
-            "docker compose --profile cluster up -d --scale worker=2"
-        ) from None
-    return sorted((Host(address, 1, _name(address)) for address in addresses), key=lambda host: _natural(host.name))
-
-
-def _name(address: str) -> str:
-    """Return the name of a worker, such as mxscale-worker-1 for 172.18.0.3."""
-    try:
-        return socket.gethostbyaddr(address)[0].partition(".")[0]
-    except OSError:
-        return address
-
-
-def _natural(name: str) -> list:
-    """Return a sort key that places worker-2 before worker-10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def of_rank(hosts: Sequence[Host], rank: int) -> Optional[Host]:

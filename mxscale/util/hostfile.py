@@ -27,7 +27,7 @@ def read(path: str) -> List[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"launch.hosts={path}: {getattr(error, 'strerror', None) or error}; "
-            "expected a list such as '[a:4,b:4]', a hostfile, or compose"
+            "expected a list such as '[a:4,b:4]', or a hostfile"
         ) from None
     slots: Dict[str, int] = {}
     for number, line in enumerate(lines, 1):

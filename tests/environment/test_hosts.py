@@ -31,7 +31,7 @@ def test_list_gives_each_host_its_slots():
      {"a": 4}],
 )  # fmt: skip
 def test_invalid_hosts_are_refused(wrong):
-    message = r"^launch\.hosts=.*: expected a list such as '\[a:4,b:4\]', a hostfile, or compose"
+    message = r"^launch\.hosts=.*: expected a list such as '\[a:4,b:4\]', or a hostfile"
     with pytest.raises(ConfigError, match=message):
         config(hosts=wrong)
 
@@ -51,7 +51,7 @@ def test_hostfile_lines_become_hosts(tmp_path):
         ("-oProxyCommand=x", " line 1: -oProxyCommand=x: expected HOST"),
         ("a:0", " line 1: a:0: expected HOST"),
         ("# nothing\n", ": no host in that file"),
-        (None, ": No such file or directory; expected a list such as '[a:4,b:4]', a hostfile, or compose"),
+        (None, ": No such file or directory; expected a list such as '[a:4,b:4]', or a hostfile"),
     ],
 )
 def test_invalid_hostfile_is_refused(tmp_path, text, message):
@@ -80,18 +80,9 @@ def test_hosts_exclude_comm_local():
         validate(from_dict({"launch": {"hosts": ["a"]}, "comm": {"backend": "local"}}))
 
 
-def test_compose_without_workers_is_refused():
-    message = r"no worker is running; start some with: docker compose --profile cluster up"
-    with pytest.raises(ConfigError, match=message):
-        hosts.find(config(hosts="compose"))
-
-
-def test_compose_workers_are_sorted_by_number(monkeypatch):
-    names = {f"10.0.0.{n}": f"mxscale-worker-{n}.mxscale_default" for n in (2, 10, 1)}
-    monkeypatch.setattr(hosts.socket, "getaddrinfo", lambda *_: [(2, 1, 6, "", (ip, 0)) for ip in names for _ in "tu"])
-    monkeypatch.setattr(hosts.socket, "gethostbyaddr", lambda ip: (names[ip], [], [ip]))
-    found = hosts.find(config(hosts="compose"))
-    assert [host.name for host in found] == ["mxscale-worker-1", "mxscale-worker-2", "mxscale-worker-10"]
+def test_workers_of_compose_are_listed_by_name():
+    with pytest.raises(ConfigError, match=r"^launch\.hosts=compose was removed: list the workers"):
+        validate(from_dict({"launch": {"hosts": "compose"}}))
 
 
 def test_ranks_fill_the_first_host_before_the_next():

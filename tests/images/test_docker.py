@@ -176,14 +176,14 @@ def on_one_host(project, trained):
 
 @pytest.mark.parametrize("transport", ["gloo", "mpi"])
 def test_two_workers_match_weights_of_one_host(project, workers, on_one_host, transport):
-    out = project.run("train", *CLUSTER, "launch.hosts=compose", f"comm.transport={transport}")
+    out = project.run("train", *CLUSTER, f"launch.hosts=[{','.join(workers)}]", f"comm.transport={transport}")
     assert f"on {', '.join(workers)}" in out
     assert project.status(out)["params_sha256"] == on_one_host
 
 
 def test_killed_worker_is_named_and_run_resumes_without_it(project, workers):
-    case = ["launch.hosts=compose", "launch.threads=1", "epochs=40", "checkpoint.every_steps=4"]
-    process = project.start("train", *case)
+    case = ["launch.threads=1", "epochs=40", "checkpoint.every_steps=4"]
+    process = project.start("train", *case, f"launch.hosts=[{','.join(workers)}]")
     run = wait_for(process, r"^run +(\S+)$")[1]
     wait_for(process, r"^epoch 2 ")
     sh("docker", "kill", workers[1])
@@ -192,7 +192,7 @@ def test_killed_worker_is_named_and_run_resumes_without_it(project, workers):
     assert time.monotonic() - killed < 30
     assert process.returncode == 1
     assert re.search(rf"^error: {workers[1]} \(rank 1\) can't be reached any more$", out, re.MULTILINE), out
-    out = project.run("train", *case, "resume=auto", "max_steps=40")
+    out = project.run("train", *case, f"launch.hosts=[{workers[0]}]", "resume=auto", "max_steps=40")
     assert run_of(out) == run
     assert f"ranks     1 on {workers[0]}" in out and "2 data shards" in out
     project.compose("--profile", "cluster", "up", "-d", "--scale", "worker=2", "--wait", "worker", timeout=120)
@@ -217,5 +217,6 @@ def test_host_without_the_packed_set_is_named(project, workers):
 
 
 def test_doctor_checks_the_hosts(project, workers):
-    found = json.loads(project.compose("run", "--rm", "-T", "doctor", "json=true", "launch.hosts=compose")[0])
+    hosts = f"launch.hosts=[{','.join(workers)}]"
+    found = json.loads(project.compose("run", "--rm", "-T", "doctor", "json=true", hosts)[0])
     assert [f["state"] for f in found["findings"] if "worker" in json.dumps(f)] == ["ok", "ok"]
