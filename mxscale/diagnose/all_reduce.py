@@ -18,8 +18,9 @@ from mxscale.environment import hosts, variables
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import commands as launch
-from mxscale.launcher import setup, trial
+from mxscale.launcher import setup
 from mxscale.launcher.context import NO_HOOK, Hook, Signals
+from mxscale.launcher.processes import run_to_end
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import step_time
 from mxscale.rundir.directory import ALLREDUCE, RunDir
@@ -84,15 +85,17 @@ class Times(Measurement):
         command = [MODULE, *map(str, (placed.ranks, seconds, *sorted(set(sizes))))]
         commands = launch.commands(self.config, str(self.record), 1, placed, variables.of_run(self.record), command)
         limit_s = self.config.launch.start_timeout_s + 10 * seconds * len(sizes)
-        measured = trial.measured(self.record, NAME, commands, limit_s, self.signals, "launch.start_timeout_s")
+        log = self.record.path / "probe" / f"{NAME}.log"
+        log.parent.mkdir(exist_ok=True)
+        failure = run_to_end(commands, log, limit_s, self.signals)
         if self.signals.reason:
             raise Stopped(self.signals.reason)
-        if "no" in measured:
-            raise ProbeFailed(measured["no"])
+        if failure:
+            raise ProbeFailed(failure)
 
     def _describe(self) -> Placement:
         """Write and print what is measured; return where the ranks run."""
-        plan = trial.with_scheduler(self.config, self.plan)
+        plan = setup.with_scheduler(self.config.comm, self.plan)
         placed = Placement(self.ranks, available_cores(), plan.hosts, plan.scheduler)
         plan = replace(plan, threads=threads_per_rank(self.config, placed))
         over = carrier(self.config, plan.device)

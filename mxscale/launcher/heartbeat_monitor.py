@@ -9,9 +9,8 @@ import json
 import os
 import shlex
 import time
+from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence
-
-import psutil
 
 from mxscale.config.schema import Launch
 from mxscale.distributed.heartbeat import Phase
@@ -110,12 +109,11 @@ class HeartbeatMonitor:
         """Return what is wrong with the rank's process, as the end of an error message; None if it runs."""
         host = hosts.of_rank(self.nodes, rank)
         if host is None or host.here:
-            return WRONG.get(_state(pid, str(self.run)))
+            return WRONG.get(_state(_stat(pid, str(self.run))))
         answer = hosts.ssh(host, f"{self._is_ours(pid)} && cat /proc/{pid}/stat")
         if answer.returncode == 255:
             return f": {host.name} can't be reached any more"
-        letter = answer.stdout.rpartition(")")[2].strip()[:1]  # the state follows the program's name
-        wrong = WRONG.get("gone" if answer.returncode else {"T": "stopped", "t": "stopped", "Z": "gone"}.get(letter))
+        wrong = WRONG.get(_state(answer.stdout))
         return wrong and f"{wrong} (on {host.name})"
 
     def _idle(self) -> Optional[Failure]:
@@ -176,21 +174,21 @@ KILL_SERVERS = """for process in /proc/[0-9]*; do
   echo "$arguments" | grep -qxF mxscale.distributed.parameter_server && echo "$arguments" \\
     | grep -qxF {run} && kill -9 ${{process#/proc/}}
 done"""
-WRONG = {
-    "stopped": ": its process is stopped (SIGSTOP, or a debugger?)",
-    "gone": ": its process is gone (killed, or out of memory? see ranks/launch.log)",
-}
+STOPPED = ": its process is stopped (SIGSTOP, or a debugger?)"
+GONE = ": its process is gone (killed, or out of memory? see ranks/launch.log)"
+WRONG = {"T": STOPPED, "t": STOPPED, "Z": GONE, "X": GONE, "": GONE}  # by the state in /proc/PID/stat, see proc(5)
 
 
-def _state(pid: int, run: str) -> Optional[str]:
-    """Return "stopped" or "gone" of a process of this machine; None if it runs."""
+def _stat(pid: int, run: str) -> str:
+    """Return /proc/PID/stat of a process of this machine; "" if it no longer is a rank of the run."""
+    process = Path("/proc", str(pid))
     try:
-        process = psutil.Process(pid)
-        status = process.status()
-        if run not in process.cmdline():
-            return "gone"
-    except psutil.NoSuchProcess:
-        return "gone"
-    if status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
-        return "stopped"
-    return "gone" if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) else None
+        ours = run.encode() in (process / "cmdline").read_bytes().split(b"\0")
+        return (process / "stat").read_text(errors="replace") if ours else ""
+    except OSError:
+        return ""
+
+
+def _state(stat: str) -> str:
+    """Return the letter of the state, which follows the program's name; "" if the process is gone."""
+    return stat.rpartition(")")[2].strip()[:1]

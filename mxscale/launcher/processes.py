@@ -9,6 +9,7 @@ from typing import List, Optional
 import psutil
 
 from mxscale.launcher.commands import Command
+from mxscale.launcher.context import Signals
 from mxscale.launcher.failure import Failure
 
 SCAN_EVERY_S = 1.0  # of the process table, which takes 5 ms of a core
@@ -113,6 +114,24 @@ class Processes:
         for process in self.running:
             process.poll()  # reap
         return alive
+
+
+def run_to_end(commands: List[Command], log: Path, limit_s: float, signals: Signals) -> Optional[str]:
+    """Run the commands for at most `limit_s`; return why they failed, None if they did not or a signal stopped them."""
+    deadline = time.monotonic() + limit_s
+    with open(log, "wb") as file:
+        processes = Processes(commands, file)
+        try:
+            while processes.ended() is None and not (processes.lost() or signals.reason):
+                if time.monotonic() > deadline:
+                    return f"not finished in {limit_s:g} s"
+                time.sleep(0.05)
+            status, lost = processes.ended(), processes.lost()
+        finally:
+            processes.stop()
+    if lost:
+        return lost.error
+    return f"ended with status {status}; see {log}" if status else None
 
 
 def _log_name(server: str) -> str:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import time
 from dataclasses import replace
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence
 
 import psutil
 
@@ -22,7 +22,7 @@ from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts, machine, variables
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
-from mxscale.launcher import budget, commands, trial
+from mxscale.launcher import budget, commands
 from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Hook, Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
@@ -133,33 +133,21 @@ def set_up(context: RunContext) -> Attempt:
     run, began = context.run, context.resources.started
     context = begin_attempt(context)
     logs, composed = Logs(run.path / "ranks"), time.time()
-    context, plan = prepared(context)
-    stamps = {"began": began, "compose": composed - began, "preparation": time.time() - composed}
-    if plan is None:
-        return Attempt(context, None, stamps, logs)
-    budget.check_prepared(run, context.config.budget, context.attempt)
-    run.write_status(run.status().with_attempt(ranks=plan.sizes.ranks))  # rates depend on this number
-    for hook in context.hooks:
-        hook.before_ranks(context, plan)
-    return Attempt(context, plan, stamps, logs)
-
-
-def prepared(context: RunContext) -> Tuple[RunContext, Optional[Plan]]:
-    """Prepare an attempt that has begun, print and record it.
-
-    Returns:
-        The context with the config that the preparation determined, and the plan; None if a signal stopped it.
-    """
-    run = context.run
     place(context)
     prepare(context)
     context = replace(context, config=run.config())  # the preparation may have set the input of pretrained weights
     if not context.signals.reason:
         hosts.check_inputs(run.plan())
+    stamps = {"began": began, "compose": composed - began, "preparation": time.time() - composed}
     if context.signals.reason:
-        return context, None
+        return Attempt(context, None, stamps, logs)
     announce(run, context.config, run.plan(), run.price())
-    return context, record_environment(run, context.config, run.plan())
+    plan = record_environment(run, context.config, run.plan())
+    budget.check_prepared(run, context.config.budget, context.attempt)
+    run.write_status(run.status().with_attempt(ranks=plan.sizes.ranks))  # rates depend on this number
+    for hook in context.hooks:
+        hook.before_ranks(context, plan)
+    return Attempt(context, plan, stamps, logs)
 
 
 def begin_attempt(context: RunContext) -> RunContext:
@@ -208,7 +196,12 @@ def place(context: RunContext) -> None:
     run, nodes = context.run, context.resources.nodes
     hosts.check(nodes, run)
     plan = replace(run.plan(), hosts=tuple(nodes), fitted_ranks=context.ranks)
-    run.write_plan(trial.with_scheduler(context.config, plan))
+    run.write_plan(with_scheduler(context.config.comm, plan))
+
+
+def with_scheduler(comm: Comm, plan: Plan) -> Plan:
+    """Return the plan with the address of the parameter servers' scheduler, if the back end has servers."""
+    return replace(plan, scheduler=hosts.rendezvous_point(plan.hosts)) if comm.entry.needs_servers else plan
 
 
 def prepare(context: RunContext) -> None:

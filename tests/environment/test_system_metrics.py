@@ -13,7 +13,7 @@ from repository import ROOT
 from tracked_runs import CPU, add_lines, add_sample, end, make_run, points_in, points_of, runs_in
 
 from mxscale.environment import container_limits, system_metrics
-from mxscale.environment.usage import Usage
+from mxscale.environment.system_metrics import Usage
 from mxscale.rundir.directory import SYSTEM
 from mxscale.tracking import tracker
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 
 import psutil
@@ -9,7 +10,8 @@ import pytest
 from machine import until
 
 from mxscale.launcher.commands import Command
-from mxscale.launcher.processes import Processes
+from mxscale.launcher.context import Signals
+from mxscale.launcher.processes import Processes, run_to_end
 
 
 @pytest.fixture
@@ -171,3 +173,28 @@ def test_ranks_and_servers_write_to_separate_logs(start, tmp_path):
     until(lambda: None not in [process.poll() for process in processes.running])
     assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
     assert (tmp_path / "server_0.log").read_text() == "served\n"
+
+
+SLEEP = "import time; time.sleep(60)"
+
+
+def python(code):
+    return [Command([sys.executable, "-c", code], {"PATH": "/usr/bin:/bin"})]
+
+
+def test_slow_commands_are_ended_and_reported(tmp_path):
+    assert run_to_end(python(SLEEP), tmp_path / "log", 0.5, Signals()) == "not finished in 0.5 s"
+
+
+def test_failed_commands_are_reported_with_status_and_log(tmp_path):
+    log = tmp_path / "log"
+    failing = python("import sys; sys.exit('no such thing')")
+    assert run_to_end(failing, log, 20, Signals()) == f"ended with status 1; see {log}"
+    assert "no such thing" in log.read_text()
+    assert run_to_end(python("pass"), log, 20, Signals()) is None
+
+
+def test_a_signal_ends_commands(tmp_path):
+    signals = Signals()
+    signals.reason = "SIGTERM"
+    assert run_to_end(python(SLEEP), tmp_path / "log", 60, signals) is None
