@@ -79,7 +79,7 @@ class Times(Measurement):
         self.plan, self.ranks = plan, ranks
 
     def measure(self) -> None:
-        hosts.check(self.plan.hosts, self.record)
+        hosts.check(self.plan.hosts, self.record.path)
         placed = self._describe()
         seconds, sizes = self.settings.seconds, self.settings.sizes
         command = [MODULE, *map(str, (placed.ranks, seconds, *sorted(set(sizes))))]

@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass
 from typing import List
 
-from mxscale.environment import hosts
 from mxscale.environment.machine import SHM_NOT_WRITABLE, UNLIMITED
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -206,16 +205,6 @@ def nccl(facts: dict, run: PlannedRun):
 SHM_WARN_MB, SHM_RANK_MB, SHM_REST_MB = 256, 4, 8
 
 
-def host_name(facts: dict, run: PlannedRun):
-    if facts["machine"].get("name_resolves", True):  # older facts lack it
-        return OK, "resolves to an address"
-    host, version = facts["machine"]["host"], (facts["mxnet"].get("horovod") or {}).get("version", "")
-    if not hosts.needs_own_name(version):
-        return OK, f"{host} does not resolve; Horovod {version} works without its address"
-    cause, fix = hosts.without_address(host)
-    return FAIL if run.needs_horovod and run.transport == "gloo" else WARN, cause, fix
-
-
 def home(facts: dict, run: PlannedRun):
     if facts["machine"].get("home_writable", True):
         return OK, "writable"
@@ -292,5 +281,5 @@ def disk(facts: dict, run: PlannedRun):
     return OK, text
 
 
-CHECKS = (code, mxnet, features, horovod, gpu, kernels, cuda, nccl, host_name, home, shared_memory, open_files,
+CHECKS = (code, mxnet, features, horovod, gpu, kernels, cuda, nccl, home, shared_memory, open_files,
           locked_memory, cores, memory, disk)  # fmt: skip

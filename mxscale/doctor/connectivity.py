@@ -2,8 +2,6 @@
 
 import os
 import re
-import shutil
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import List
@@ -12,7 +10,6 @@ from mxscale.config.schema import Config
 from mxscale.doctor.checks import FAIL, OK, WARN, CheckResult
 from mxscale.environment import hosts
 from mxscale.environment.machine import existing
-from mxscale.rundir.directory import RunDir
 from mxscale.tracking import store, uris
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
@@ -30,28 +27,21 @@ def check_hosts(config: Config) -> List[CheckResult]:
         return [CheckResult("hosts", OK, "none: ranks run on this machine")]
     try:
         os.makedirs(config.runs, exist_ok=True)
-        folder = tempfile.mkdtemp(prefix=".doctor-", dir=config.runs)
+        with ThreadPoolExecutor(min(32, len(nodes))) as threads:
+            return list(threads.map(_check_host, nodes, [Path(config.runs)] * len(nodes)))
     except OSError as error:
         return [CheckResult("hosts", FAIL, f"runs={config.runs}: not writable ({error.strerror})", "set runs=DIR")]
-    try:
-        os.chmod(folder, 0o755)  # like a run directory, it must be visible to other users' processes
-        folders = [Path(folder, str(number)) for number in range(len(nodes))]
-        with ThreadPoolExecutor(min(32, len(nodes))) as threads:
-            return list(threads.map(_check_host, nodes, folders))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_host(host: hosts.Host, folder: Path) -> CheckResult:
-    name = f"host {host.name}"
-    folder.mkdir()
+def _check_host(host: hosts.Host, runs: Path) -> CheckResult:
+    """Return the result for a host. Raises OSError if nothing can be written to the runs folder."""
     try:
-        hosts.check([host], RunDir(folder))
+        hosts.check([host], runs)
     except ConfigError as error:
         cause = str(error).replace("launch.hosts: ", "", 1)
         fix = f"'ssh {host.address} true' must answer without a password" if "by ssh" in cause else ""
-        return CheckResult(name, FAIL, cause, fix)
-    return CheckResult(name, OK, f"slots: {host.slots}; sees {folder.parent.parent}")
+        return CheckResult(f"host {host.name}", FAIL, cause, fix)
+    return CheckResult(f"host {host.name}", OK, f"slots: {host.slots}; sees {runs}")
 
 
 def check_mlflow(config: Config) -> CheckResult:

@@ -12,7 +12,7 @@ from typing import Optional, Sequence
 from mxscale.environment import machine, variables
 from mxscale.rundir.plan import Plan
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]  # where `import mxscale` works
 PACKAGES = ("mxnet", "mxnet-cu90", "numpy", "horovod", "hydra-core", "mlflow", "mlflow-skinny", "pillow")
 
 
@@ -43,7 +43,7 @@ def identity() -> dict:
 def tags(environment: dict, plan: Plan, signature: str, claims: Sequence[str] = ()) -> dict:
     """Return the tags of a run as texts; those without a value are omitted."""
     mxnet, here = environment.get("mxnet", {}), environment["machine"]
-    image = mxnet.get("image") or environment.get("image", {})  # the first in records of ranks in a container
+    image = environment.get("image", {})
     of_ranks = {
         "mxnet": mxnet.get("version"),
         "numpy": mxnet.get("numpy"),

@@ -12,12 +12,12 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import List, Optional, Sequence, Tuple
+from pathlib import Path
+from typing import List, Optional, Sequence
 
 import psutil
 
 from mxscale.config.schema import Config
-from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Address, Host, Plan
 from mxscale.util.errors import ConfigError
 
@@ -65,8 +65,8 @@ def of_rank(hosts: Sequence[Host], rank: int) -> Optional[Host]:
     return None
 
 
-def check(hosts: List[Host], run: RunDir) -> None:
-    """Check that every other host answers, has this Python, and reads a new file in the run directory.
+def check(hosts: List[Host], folder: Path) -> None:
+    """Check that every other host answers, has this Python, and reads a new file in a folder that they share.
 
     Raises ConfigError, which names the first host that does not.
     """
@@ -74,16 +74,17 @@ def check(hosts: List[Host], run: RunDir) -> None:
     if not hosts:
         return
     nonce = secrets.token_hex(8)
-    (run.path / "nonce").write_text(nonce)
-    command = f"cat {shlex.quote(f'{run.path}/nonce')}; test -x {shlex.quote(sys.executable)} && echo +"
+    file = folder / f".nonce-{nonce}"
+    file.write_text(nonce)
+    command = f"cat {shlex.quote(str(file))}; test -x {shlex.quote(sys.executable)} && echo +"
     try:
         answers = _answers(hosts, command)
     finally:
-        (run.path / "nonce").unlink()
+        file.unlink()
     for host, answer in zip(hosts, answers):
         if nonce not in answer:  # the host's shell may print a greeting before it
             raise ConfigError(
-                f"launch.hosts: {host.name} does not see {run.path}: set runs=DIR to storage that all hosts share"
+                f"launch.hosts: {host.name} does not see {folder}: set runs=DIR to storage that all hosts share"
             )
         if not answer.endswith("+\n"):
             raise ConfigError(
@@ -129,31 +130,12 @@ def unreachable(hosts: List[Host]) -> List[Host]:
     return [host for host, done in zip(hosts, ssh_each(hosts, ["true"] * len(hosts))) if done.returncode]
 
 
-def without_address(name: str) -> Tuple[str, str]:
-    """Return (error, fix) for a host name that does not resolve."""
-    fix = f"add the line `127.0.1.1 {name}` to /etc/hosts, or use comm=local or comm.transport=mpi"
-    return f"the host name {name} does not resolve, and Gloo needs its address", fix
-
-
-def own_name_resolves() -> bool:
-    """Return whether this machine's host name has an address."""
-    return resolves(socket.gethostname())
-
-
 def resolves(name: str) -> bool:
     """Return whether a host name has an address."""
     try:
         return bool(socket.getaddrinfo(name, None))
     except (OSError, UnicodeError):
         return False
-
-
-def needs_own_name(horovod: str) -> bool:
-    """Return whether this version of Horovod crashes over Gloo on a host whose name has no address.
-
-    requirements/install-horovod corrects that and marks the version.
-    """
-    return not horovod.endswith("+iface")
 
 
 def own_address(towards: str) -> str:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Optional
 
-from mxscale.environment import container_limits, hosts, variables
+from mxscale.environment import container_limits, variables
 
 UNLIMITED = "unlimited"
 SHM_NOT_WRITABLE = ("/dev/shm is not writable, and horovodrun, MPI and NCCL use it",
@@ -22,7 +22,6 @@ def describe(runs) -> dict:
     """Return the facts for environment.json. `runs` is the folder of runs, which need not exist."""
     return {
         "host": platform.node(),
-        "name_resolves": hosts.own_name_resolves(),
         "home_writable": variables.home_is_writable(os.environ),
         "cpu": cpu_model(),
         "cores": container_limits.available_cores(),

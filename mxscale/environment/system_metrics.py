@@ -13,7 +13,7 @@ from typing import Dict, Optional, Tuple
 import psutil
 
 from mxscale.environment import container_limits
-from mxscale.environment.nvml import Gpus
+from mxscale.environment.gpus import Gpus
 from mxscale.rundir import metrics_file
 from mxscale.rundir.directory import SYSTEM, RunDir
 from mxscale.util.background import background_thread

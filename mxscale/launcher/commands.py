@@ -11,11 +11,11 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from mxscale.config.schema import Comm, Config, Launch
 from mxscale.config.sizes import server_count
+from mxscale.environment.description import ROOT
 from mxscale.environment.hosts import SSH, Host
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.environment.variables import inherited
 
-ROOT = Path(__file__).resolve().parents[2]  # where `import mxscale` works
 HOROVODRUN = [sys.executable, "-m", "mxscale.launcher.horovodrun"]
 
 

@@ -23,17 +23,18 @@ from mxscale.util.signal_names import signal_name
 RANKS_ENDED = "processes exited with non-zero status"  # Horovod's error after it started the ranks
 
 
-def end_attempt(attempt: setup.Attempt, ranks: int, watched: Watched) -> Tuple[Status, Optional[Failure]]:
+def end_attempt(attempt: setup.Attempt, watched: Watched) -> Tuple[Status, Optional[Failure]]:
     """Write status.json and summary.json; return the status and, if the attempt failed, why."""
-    run, number = attempt.context.run, attempt.context.attempt
+    run, number, comm = attempt.context.run, attempt.context.attempt, attempt.context.config.comm
+    placed = Placement.of(attempt.plan) if attempt.plan else None
+    ranks = placed.processes(comm) if placed else 0
     ended = [run.rank_status(rank, number) for rank in range(ranks)]
     gone = with_signals(watched.gone, attempt.logs, ranks) if None in ended else ()  # it reads the logs of all ranks
     merged, failure = merge(ended, watched.stopped, gone)
     if failure:
         failure = watched.failure or failure
         if failure.retryable and watched.lost_hosts:
-            nodes = Placement.of(attempt.plan).hosts_of_ranks(attempt.context.config.comm)
-            failure = host_failure(watched.lost_hosts, nodes, ranks)
+            failure = host_failure(watched.lost_hosts, placed.hosts_of_ranks(comm), ranks)
         elif failure.retryable:
             failure = failure if gone else with_launcher_reason(failure, attempt.logs)
             failure = with_image(with_communicator_reason(failure, attempt.logs), attempt.logs)

@@ -8,7 +8,6 @@ from typing import Optional, Sequence, Tuple
 
 from mxscale.config.schema import Config
 from mxscale.cost import run_cost
-from mxscale.environment.placement import Placement
 from mxscale.launcher import budget, outcome, setup
 from mxscale.launcher.context import Hook, RunContext, Signals
 from mxscale.launcher.failure import Failure, Logs
@@ -68,12 +67,10 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
 
 def train(attempt: setup.Attempt, mirror) -> Tuple[Status, Optional[Failure]]:
     """Start the ranks, supervise them and return the run's status and, if it failed, why."""
-    context, ranks = attempt.context, 0
-    watched = Watched(context.signals.reason, None)
+    watched = Watched(attempt.context.signals.reason, None)
     if attempt.plan:
-        ranks = Placement.of(attempt.plan).processes(context.config.comm)
-        watched = supervise(context, attempt.plan, mirror)
-    return outcome.end_attempt(attempt, ranks, watched)
+        watched = supervise(attempt.context, attempt.plan, mirror)
+    return outcome.end_attempt(attempt, watched)
 
 
 def restart(context: RunContext, logs: Logs, failure: Failure, number: int) -> setup.Attempt:

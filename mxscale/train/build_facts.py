@@ -8,7 +8,6 @@ import ctypes
 import json
 
 from mxscale.environment import gpus
-from mxscale.environment.description import identity
 
 
 def build() -> dict:
@@ -30,7 +29,6 @@ def build() -> dict:
         "driver": gpus.driver(),  # present in the machine
         "linked": linked(library) if "CUDA" in features else {},
         "horovod": horovod_build(),
-        "image": identity(),  # of this process, which may differ from its parent's
     }
 
 

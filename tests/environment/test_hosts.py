@@ -10,7 +10,6 @@ from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.environment import hosts
 from mxscale.environment.hosts import Host
-from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan, Split
 from mxscale.util.errors import ConfigError
 
@@ -92,7 +91,7 @@ def test_ranks_fill_the_first_host_before_the_next():
 
 def test_unreachable_host_is_named_with_the_reason(tmp_path):
     with pytest.raises(ConfigError, match=r"^launch\.hosts: nobody\.invalid can't be reached by ssh \(.+\)$"):
-        hosts.check([Host("nobody.invalid", 1, "nobody.invalid")], RunDir(tmp_path))
+        hosts.check([Host("nobody.invalid", 1, "nobody.invalid")], tmp_path)
     assert hosts.unreachable([Host("nobody.invalid", 1, "x")])
 
 

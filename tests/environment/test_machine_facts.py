@@ -236,9 +236,3 @@ def test_checkout_is_tagged_as_wheel(tmp_path, monkeypatch):
     monkeypatch.setenv("MXSCALE_IDENTITY", str(tmp_path / "none"))
     tags = description.tags(description.describe(tmp_path), Plan(data_digest="d"), "s")
     assert tags["build"] == "wheel" and "image.id" not in tags
-
-
-def test_image_of_the_ranks_is_tagged(tmp_path):
-    facts = {**description.describe(tmp_path), "mxnet": {"image": {"build": "ngc", "image.id": "sha256:2"}}}
-    tags = description.tags(facts, Plan(data_digest="d"), "s")
-    assert (tags["build"], tags["image.id"]) == ("ngc", "sha256:2")

@@ -88,7 +88,7 @@ POWER = {"gpu_0_power_usage_watts": 350.0, "gpu_0_power_usage_percentage": 50.0}
 @pytest.mark.parametrize("status", [0, 9])
 def test_gpus_report_what_they_know(tmp_path, status):
     compiled(tmp_path, "libnvidia-ml.so.1", NVML.replace("STATUS", str(status)))
-    code = "import json; from mxscale.environment import nvml; print(json.dumps(nvml.Gpus().sample()))"
+    code = "import json; from mxscale.environment import gpus; print(json.dumps(gpus.Gpus().sample()))"
     env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     both = {f"gpu_{number}_{name}": value for number in (0, 1) for name, value in EACH.items()}

@@ -7,7 +7,6 @@ from machine import namespace
 
 from mxscale.cli import main
 from mxscale.config.schema import Comm, Launch
-from mxscale.environment import description, hosts
 from mxscale.environment.variables import clean, inherited, recorded
 from mxscale.launcher import setup
 from mxscale.rundir.directory import RunDir
@@ -66,13 +65,6 @@ def test_a_working_directory_that_files_can_not_name_is_refused(tmp_path, monkey
     assert main.main(["train", "max_steps=1"]) == 2
     first, second = capsys.readouterr().err.splitlines()
     assert "not UTF-8" in first and "no such file or directory" in second
-
-
-def test_horovod_without_the_correction_is_refused_on_such_a_host(monkeypatch):
-    monkeypatch.setattr(description, "versions", lambda: {"horovod": "0.28.1"})
-    monkeypatch.setattr(hosts, "own_name_resolves", lambda: False)
-    with pytest.raises(ConfigError, match=r"host name .* does not resolve.*/etc/hosts"):
-        setup.check_horovod(Comm(), Launch())
 
 
 def test_shared_memory_that_is_not_writable_is_refused(cli):
