@@ -1,6 +1,7 @@
 """`mxscale test-allreduce`: measure the time of an all-reduce by message size, and record it."""
 
 import math
+import os
 import statistics
 from dataclasses import asdict, replace
 from typing import Dict, List, Optional
@@ -14,7 +15,7 @@ from mxscale.diagnose.record import Measurement, ProbeFailed, Stopped
 from mxscale.distributed.allreduce_probe import NAME
 from mxscale.distributed.backend_checks import check_backend
 from mxscale.distributed.communicators import horovod_build
-from mxscale.environment import hosts, variables
+from mxscale.environment import hosts
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import commands as launch
@@ -83,7 +84,7 @@ class Times(Measurement):
         placed = self._describe()
         seconds, sizes = self.settings.seconds, self.settings.sizes
         command = [MODULE, *map(str, (placed.ranks, seconds, *sorted(set(sizes))))]
-        commands = launch.commands(self.config, str(self.record), 1, placed, variables.of_run(self.record), command)
+        commands = launch.commands(self.config, str(self.record), 1, placed, os.environ, command)
         limit_s = self.config.launch.start_timeout_s + 10 * seconds * len(sizes)
         log = self.record.path / "probe" / f"{NAME}.log"
         log.parent.mkdir(exist_ok=True)

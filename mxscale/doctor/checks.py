@@ -170,17 +170,11 @@ def _numbers(version: str) -> tuple:
 
 
 def cuda(facts: dict, run: PlannedRun):
-    """Check the driver's CUDA version: since CUDA 11 it runs every CUDA of its major version (CUDA Compatibility)."""
+    """Report versions: MXNet finds no GPU if the driver is older than its CUDA (see gpu)."""
     if on_cpu(facts, run):
         return None
-    runtime, driver = facts["mxnet"]["linked"].get("cuda"), facts["mxnet"]["driver"].get("cuda")
-    cudnn = facts["mxnet"]["linked"].get("cudnn", "unknown")
-    text = f"MXNet's {runtime or 'unknown'} (cuDNN {cudnn}), the driver's {driver or 'unknown'}"
-    if not runtime or not driver:
-        return WARN, text
-    wanted, had = _numbers(runtime), _numbers(driver)
-    if had[0] < wanted[0] or (wanted[0] < 11 and had < wanted):
-        return FAIL, text, f"update the driver to one for CUDA {runtime} or later, or use a build for CUDA {driver}"
+    linked, driver = facts["mxnet"]["linked"], facts["mxnet"]["driver"].get("cuda", "unknown")
+    text = f"MXNet's {linked.get('cuda', 'unknown')} (cuDNN {linked.get('cudnn', 'unknown')}), the driver's {driver}"
     return OK, f"{text} ({facts['machine']['driver'] or 'unknown version'})"
 
 
@@ -203,13 +197,6 @@ def nccl(facts: dict, run: PlannedRun):
 # ranks train with 16 MB and hang at start with 1 MB. NCCL takes about 10 MB per channel to a neighbour (the error of a
 # failed attach names `size 9637888`).
 SHM_WARN_MB, SHM_RANK_MB, SHM_REST_MB = 256, 4, 8
-
-
-def home(facts: dict, run: PlannedRun):
-    if facts["machine"].get("home_writable", True):
-        return OK, "writable"
-    cause = "not writable: each run uses a directory of its own instead, so downloads are not kept"
-    return WARN, cause, "set HOME to a writable directory"
 
 
 def shared_memory(facts: dict, run: PlannedRun):
@@ -281,5 +268,5 @@ def disk(facts: dict, run: PlannedRun):
     return OK, text
 
 
-CHECKS = (code, mxnet, features, horovod, gpu, kernels, cuda, nccl, home, shared_memory, open_files,
+CHECKS = (code, mxnet, features, horovod, gpu, kernels, cuda, nccl, shared_memory, open_files,
           locked_memory, cores, memory, disk)  # fmt: skip

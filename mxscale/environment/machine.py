@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Optional
 
-from mxscale.environment import container_limits, variables
+from mxscale.environment import container_limits
 
 UNLIMITED = "unlimited"
 SHM_NOT_WRITABLE = ("/dev/shm is not writable, and horovodrun, MPI and NCCL use it",
@@ -22,7 +22,6 @@ def describe(runs) -> dict:
     """Return the facts for environment.json. `runs` is the folder of runs, which need not exist."""
     return {
         "host": platform.node(),
-        "home_writable": variables.home_is_writable(os.environ),
         "cpu": cpu_model(),
         "cores": container_limits.available_cores(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),

@@ -1,12 +1,8 @@
 """Environment variables: what the processes of a run inherit, and what other launchers leave in them."""
 
-import os
 import re
-import tempfile
-from pathlib import Path
 from typing import Dict, Mapping, MutableMapping
 
-from mxscale.rundir.directory import RunDir
 from mxscale.util.errors import ConfigError
 
 # The variables that ranks inherit. horovodrun repeats its environment in a command line that every user of the machine
@@ -58,24 +54,3 @@ def clean(environ: MutableMapping[str, str]) -> None:
             )
     for name in [name for name in environ if name in REMOVED or OF_ANOTHER_JOB.fullmatch(name)]:
         del environ[name]
-
-
-def home_is_writable(environ: Mapping[str, str]) -> bool:
-    """Return whether files can be created in the home directory, as horovodrun does."""
-    try:
-        with tempfile.TemporaryFile(dir=environ.get("HOME") or Path.home()):
-            return True
-    except (OSError, RuntimeError):  # missing, read-only; a user without an entry in the passwd database
-        return False
-
-
-def of_run(run: RunDir) -> Dict[str, str]:
-    """Return this process's variables for those of a run, which get a HOME of the run's own if theirs is not writable.
-
-    The directory is created.
-    """
-    if home_is_writable(os.environ):
-        return dict(os.environ)
-    home = run.path / "home"
-    home.mkdir(exist_ok=True)
-    return {**os.environ, "HOME": str(home)}

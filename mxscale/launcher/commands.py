@@ -131,9 +131,9 @@ def rank_environment(config: Config, placed: Placement, environ: Mapping[str, st
 
 
 def _gloo(launch: Launch, ranks: int, env, where: str) -> List[str]:
-    # Its default of 30 s is too short for busy hosts, and its cache keeps interfaces that no longer exist
-    remote = ["--disable-cache", "--start-timeout", f"{launch.start_timeout_s:.0f}"] if where else []
-    return [*HOROVODRUN, "--gloo", *remote, "-np", str(ranks), "-H", where or f"localhost:{ranks}"]
+    # Its cache needs a writable HOME and keeps interfaces that no longer exist; 30 s are too short for busy hosts
+    remote = ["--start-timeout", f"{launch.start_timeout_s:.0f}"] if where else []
+    return [*HOROVODRUN, "--gloo", "--disable-cache", *remote, "-np", str(ranks), "-H", where or f"localhost:{ranks}"]
 
 
 def _mpi(launch: Launch, ranks: int, env, where: str) -> List[str]:

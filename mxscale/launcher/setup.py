@@ -18,7 +18,7 @@ from mxscale.config.networks import NETWORKS
 from mxscale.config.schema import Comm, Config, Launch, Machine, flatten, origin_of, to_dict
 from mxscale.config.sizes import server_count
 from mxscale.cost import prices, run_cost
-from mxscale.environment import description, hosts, machine, variables
+from mxscale.environment import description, hosts, machine
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import budget, commands
@@ -206,7 +206,7 @@ def prepare(context: RunContext) -> None:
     Raises ConfigError if the child refuses the run, RunFailed if it ends without a reason.
     """
     run, config, signals = context.run, context.config, context.signals
-    command = commands.preparation(str(run), context.attempt, available_cores(), variables.of_run(run))
+    command = commands.preparation(str(run), context.attempt, available_cores(), os.environ)
     deadline = budget.deadline(run, config.budget, context.attempt)
     child = subprocess.Popen(command.argv, env=command.env, start_new_session=True)
     with kept_alive(run):

@@ -1,10 +1,10 @@
 """Supervision of the ranks: keep them alive, show progress, pass on stop requests, detect failures."""
 
+import os
 import time
 from typing import List, NamedTuple, Optional, Sequence
 
 from mxscale.cost import run_cost
-from mxscale.environment import variables
 from mxscale.environment.hosts import Host
 from mxscale.environment.placement import Placement
 from mxscale.environment.system_metrics import sampled
@@ -36,7 +36,7 @@ def supervise(context: RunContext, plan: Plan, mirror) -> Watched:
     """Start the ranks and return when all of them have ended."""
     run, config = context.run, context.config
     placed = Placement.of(plan)
-    commands = launch.commands(config, str(run), context.attempt, placed, variables.of_run(run))
+    commands = launch.commands(config, str(run), context.attempt, placed, os.environ)
     with (
         open(run.path / "ranks" / "launch.log", "ab") as log,
         kept_alive(run),

@@ -100,5 +100,4 @@ def test_ranks_and_records_get_no_address_with_a_password():
 
 @pytest.mark.slow
 def test_run_without_writable_home_trains(cli):
-    ended = cli("train", "launch.ranks=2", "max_steps=1", env={"HOME": "/proc"})
-    assert (ended.run.path / "home/.horovod").is_dir()
+    assert cli("train", "launch.ranks=2", "max_steps=1", env={"HOME": "/proc"}).run.status().state == "FINISHED"

@@ -41,7 +41,7 @@ def test_a_local_rank_needs_no_launcher():
 
 def test_gloo_ranks_are_started_by_horovodrun():
     argv = only_command({"backend": "horovod", "transport": "gloo"}, ranks=3).argv
-    assert argv == [*HOROVODRUN, "--gloo", "-np", "3", "-H", "localhost:3", *RANK]
+    assert argv == [*HOROVODRUN, "--gloo", "--disable-cache", "-np", "3", "-H", "localhost:3", *RANK]
 
 
 def test_mpirun_gets_names_of_variables_without_values():
