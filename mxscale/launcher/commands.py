@@ -112,7 +112,7 @@ def preparation(run_dir: str, attempt: int, cores: int, environ: Mapping[str, st
 def rank_environment(config: Config, placed: Placement, environ: Mapping[str, str]) -> Dict[str, str]:
     """Return the environment variables of the ranks."""
     env = inherited(environ)
-    env["PATH"] = f"{Path(sys.executable).parent}:{env.get('PATH', '/usr/bin:/bin')}"
+    env["PATH"] = f"{Path(sys.executable).parent}:{env.get('PATH') or '/usr/bin:/bin'}"
     env["PYTHONPATH"] = str(ROOT)
     env["PYTHONUNBUFFERED"] = "1"
     if placed.hosts and "SSH_AUTH_SOCK" in environ:

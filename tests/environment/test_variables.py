@@ -6,11 +6,8 @@ import pytest
 from machine import namespace
 
 from mxscale.cli import main
-from mxscale.config.schema import Comm, Launch
 from mxscale.environment.variables import clean, inherited, recorded
-from mxscale.launcher import setup
 from mxscale.rundir.directory import RunDir
-from mxscale.util.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -50,10 +47,9 @@ def test_no_address_of_localhost_is_refused(cli):
     assert "localhost does not resolve" in ended.err and len(ended.err.splitlines()) == 1
 
 
-def test_an_empty_path_is_refused(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(ConfigError, match=r"PATH=: .* add /usr/bin:/bin"):
-        setup.check_horovod(Comm(), Launch())
+@pytest.mark.slow
+def test_a_run_with_an_empty_path_trains(cli):
+    assert cli("train", "launch.ranks=2", "max_steps=1", env={"PATH": ""}).run.status().state == "FINISHED"
 
 
 def test_a_working_directory_that_files_can_not_name_is_refused(tmp_path, monkeypatch, capsys):
