@@ -59,7 +59,6 @@ class Interval:
     lr: float
     sums: Callable[[], np.ndarray]  # as Accumulator.take returns it
     times: Callable[[], np.ndarray]  # as ThroughputTimer.lap returns it
-    profile: Dict[str, float]  # as StepProfiler.take returns it
     totals: Optional[Callable[[], np.ndarray]] = None  # over all ranks, once the sum is requested
 
 
@@ -89,9 +88,9 @@ class MetricsLog:
         if self.file is not None:
             os.fsync(self.file.fileno())
 
-    def record(self, step: int, lr: float, sums, times, profile: Dict[str, float]) -> None:
+    def record(self, step: int, lr: float, sums, times) -> None:
         """Record the interval that ends with `step`, its arguments as in `Interval`; `poll` writes it later."""
-        self.recorded = Interval(step, time.time(), lr, sums, times, profile)
+        self.recorded = Interval(step, time.time(), lr, sums, times)
 
     def poll(self) -> List[Tuple[int, float]]:
         """After each step, before `record`: request the sums of a recorded interval, write those requested before.
@@ -115,9 +114,12 @@ class MetricsLog:
 
     def _write(self, interval: Interval) -> float:
         loss, correct, seen, images, seconds, waited = interval.totals()
-        metrics = {"train/loss": loss / seen, "train/top1": 100 * correct / seen, "lr": interval.lr}
-        if images:  # else all steps of the interval were profiled
-            metrics["throughput/images_per_s"] = images / (seconds / self.comm.size)
-            metrics["time/data_wait"] = waited / seconds
-        self.write(interval.step, {**metrics, **interval.profile}, interval.recorded_at)
+        metrics = {
+            "train/loss": loss / seen,
+            "train/top1": 100 * correct / seen,
+            "lr": interval.lr,
+            "throughput/images_per_s": images / (seconds / self.comm.size),
+            "time/data_wait": waited / seconds,
+        }
+        self.write(interval.step, metrics, interval.recorded_at)
         return metrics["train/loss"]

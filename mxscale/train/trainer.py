@@ -26,8 +26,8 @@ from mxscale.train.optim.optimizer import advance, make_trainer
 from mxscale.train.optim.schedule import learning_rate
 from mxscale.train.pretrained_init import check_first_loss
 from mxscale.train.shard_statistics import ShardStatistics
-from mxscale.train.step_monitor import StepMonitor
 from mxscale.train.stopping import reason_to_end
+from mxscale.train.timing import StepMonitor
 
 
 class Trainer:
@@ -90,9 +90,8 @@ class Trainer:
 
         # Metrics, times of the steps, and the stop consensus
         self.metrics_log, self.accumulator = MetricsLog(run, comm, attempt, heartbeat), Accumulator(devices)
-        first_weights, delayed = self.trained[0].list_data(), config.comm.double_buffering
-        self.monitor = StepMonitor(heartbeat, passes, self.grads, first_weights, delayed)
-        self.micro_batches, self.sum_gradients = self.monitor.input(batches.step), self.monitor.exchange(self.exchange)
+        self.monitor = StepMonitor(heartbeat, passes, self.grads, self.trained[0].list_data())
+        self.micro_batches = self.monitor.input(batches.step)
         self.stop_consensus = StopConsensus(comm, lambda: run.stop_reason() is not None)
 
     def train(self) -> dict:
@@ -107,8 +106,8 @@ class Trainer:
             return self.interrupted()
         while not self.ended():
             self.stop_consensus.propose(self.step)
-            with self.monitor.step(self.step):
-                self.train_step()
+            self.train_step()
+            self.monitor.step_dispatched()
             if not self.end_step():
                 return self.interrupted()
         if self.plan.splits.get("test") and not self.test():
@@ -139,7 +138,7 @@ class Trainer:
                 self.exchange.pass_done(micro.replica)
 
         # Gradients: one sum over shards, devices and ranks; the update divides it by the global batch
-        if self.sum_gradients():
+        if self.exchange():
             self.clip_norm(self.trained)
             advance(self.optimizer, self.lr(self.step), self.step / self.sizes.steps_per_epoch)
             self.optimizer.update(self.divides_by)
@@ -164,8 +163,7 @@ class Trainer:
 
         self.require_finite(self.metrics_log.poll())
         if validates or saves or step % self.config.log_every == 0:
-            interval, profile = self.monitor.timer.lap(), self.monitor.profiler.take()
-            self.metrics_log.record(step, self.lr(step - 1), self.accumulator.take(), interval, profile)
+            self.metrics_log.record(step, self.lr(step - 1), self.accumulator.take(), self.monitor.timer.lap())
         if not (validates or saves):
             return True
         self.require_finite(self.metrics_log.drain())
