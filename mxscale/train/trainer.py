@@ -157,7 +157,7 @@ class Trainer:
         saves = last or self.checkpointer.due(step)
         self.heartbeat.phase = Phase.EXCHANGE  # the stop consensus and the metrics wait for all ranks
         if step == 1:
-            check_first_loss(self.run, self.config, self.plan, self.comm, self.accumulator)
+            check_first_loss(self.run, self.config.data, self.plan, self.comm, self.accumulator)
         stop = self.stop_consensus.agreed()
         saves = saves or stop
 
