@@ -10,6 +10,7 @@ from typing import List, Optional, Tuple
 from mxnet import autograd
 
 from mxscale.config.schema import Config
+from mxscale.config.sizes import Sizes
 from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat, Phase
 from mxscale.distributed.stop_consensus import StopConsensus
 from mxscale.models import weights, zoo
@@ -20,13 +21,11 @@ from mxscale.train import builders, precision
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
 from mxscale.train.evaluation import Evaluator
 from mxscale.train.metrics import Accumulator, MetricsLog
-from mxscale.train.optim.clipping import clipping
 from mxscale.train.optim.mixing import Mixing
-from mxscale.train.optim.optimizer import advance, make_trainer
+from mxscale.train.optim.optimizer import advance, clip_norm, make_trainer
 from mxscale.train.optim.schedule import learning_rate
 from mxscale.train.pretrained_init import check_first_loss
 from mxscale.train.shard_statistics import ShardStatistics
-from mxscale.train.stopping import reason_to_end
 from mxscale.train.timing import StepMonitor
 
 
@@ -78,7 +77,6 @@ class Trainer:
         self.exchange = builders.gradient_exchange(comm, self.net, self.trained, config, sizes)
         self.grads = self.exchange.replicas
         self.divides_by = sizes.global_batch / self.exchange.divisor
-        self.clip_norm = clipping(config.optimizer.clip_norm, self.divides_by, self.optimizer)
 
         # Start from the newest checkpoint, or from step 0
         self.average = builders.average(config.optimizer.ema_decay, parameters, running, self.statistics)
@@ -139,7 +137,7 @@ class Trainer:
 
         # Gradients: one sum over shards, devices and ranks; the update divides it by the global batch
         if self.exchange():
-            self.clip_norm(self.trained)
+            clip_norm(self.trained, self.config.optimizer.clip_norm, self.divides_by, self.optimizer)
             advance(self.optimizer, self.lr(self.step), self.step / self.sizes.steps_per_epoch)
             self.optimizer.update(self.divides_by)
         self.average.update(self.step)
@@ -221,3 +219,22 @@ class Trainer:
     def interrupted(self) -> dict:
         """Return the outcome of a rank that stopped on request."""
         return {"state": "interrupted", "exit": directory.INTERRUPTED, "step": self.step}
+
+
+def reason_to_end(config: Config, sizes: Sizes, step: int, best: Optional[dict]) -> Optional[str]:
+    """Return why training ends after `step`, or None if it continues, or if that was its last step.
+
+    A checkpoint holds the arguments, so a resumed run ends at the step of an uninterrupted one.
+
+    Args:
+        best: The best validation until now, {"step", "val/top1", ...}; None before the first.
+    """
+    if best is None or step >= sizes.total_steps:
+        return None
+    if config.stop_at_target and best["val/top1"] >= config.target_top1:
+        return f"val top-1 reached target_top1={config.target_top1:g}"
+    interval = config.validate_every * sizes.steps_per_epoch
+    # Whole intervals, because a resume may have changed max_steps or validate_every
+    if config.patience is not None and step // interval - best["step"] // interval >= config.patience:
+        return f"no higher val top-1 in patience={config.patience} validations"
+    return None
