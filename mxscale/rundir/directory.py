@@ -35,7 +35,6 @@ import yaml
 from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.rundir import json_record, metrics_file
 from mxscale.rundir.earlier_settings import check_repeatable, converted
-from mxscale.rundir.json_fields import FIELDS
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the states and exit statuses too)
@@ -119,7 +118,7 @@ class RunDir:
 
     def read(self, name: str) -> Optional[Dict[str, Any]]:
         """Return the object in a JSON file; None if the file does not exist. Raises ConfigError if it is damaged."""
-        return json_record.read_object(self.path / name, FIELDS.get(name, {}))
+        return json_record.read_object(self.path / name)
 
     def read_yaml(self, name: str) -> Optional[Dict[Any, Any]]:
         """Return the mapping in a YAML file; None if the file does not exist. Raises ConfigError if it is damaged."""

@@ -28,7 +28,6 @@ from mxscale.models import weights
 from mxscale.rundir import checkpoints, json_record
 from mxscale.rundir.checkpoints import MANIFEST, MAX_BYTES, OPTIMIZER, PICKLED
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.json_fields import FIELDS
 from mxscale.train.optim import pickled_states, states
 from mxscale.train.optim.averaging import NoAverage
 from mxscale.train.precision import Precision
@@ -95,13 +94,14 @@ class Checkpointer:
 
     def restore(self) -> int:
         """Restore the newest valid checkpoint; return its step, 0 if none exists."""
-        checkpoint = newest(self.run.checkpoints)
-        self._check_agreement(checkpoint.path if checkpoint else None)
-        if checkpoint is None:
+        path = checkpoints.newest(self.run.checkpoints)
+        self._check_agreement(path)
+        if path is None:
             return 0
-        damaged = [path for path in checkpoints.paths(self.run.checkpoints) if path.name > checkpoint.path.name]
-        if damaged and self.comm.rank == 0:
-            print(f"warning: {damaged[-1]} is damaged: training resumes from {checkpoint.path}", flush=True)
+        checkpoint = read(path)
+        latest = checkpoints.paths(self.run.checkpoints)[-1]
+        if latest != path and self.comm.rank == 0:
+            print(f"warning: {latest} is damaged: training resumes from {path}", flush=True)
         for name, parameter in self.state.parameters.items():
             parameter.set_data(checkpoint.trained.get(name, checkpoint.params[name]))
         self.state.average.restore(checkpoint.params, checkpoint.trained)
@@ -220,16 +220,10 @@ class Checkpointer:
 
 def resumable(run: RunDir) -> Optional[Checkpoint]:
     """Return the newest valid checkpoint, None if the run has none. Raises ConfigError if every one is damaged."""
-    checkpoint = newest(run.checkpoints)
-    if checkpoint is None and checkpoints.paths(run.checkpoints):
+    path = checkpoints.newest(run.checkpoints)
+    if path is None and checkpoints.paths(run.checkpoints):
         raise ConfigError(f"resume={run.path}: every checkpoint there is damaged; start a new run")
-    return checkpoint
-
-
-def newest(folder: Path) -> Optional[Checkpoint]:
-    """Return the newest valid checkpoint, None if none exists."""
-    path = checkpoints.newest(folder)
-    return read(path) if path else None
+    return path and read(path)
 
 
 def read(path: Path) -> Checkpoint:
@@ -239,7 +233,7 @@ def read(path: Path) -> Checkpoint:
     """
     listed = checkpoints.listed_in(path)
     arrays = {name: weights.load(path / name, "checkpoint", MAX_BYTES) if name in listed else {} for name in ARRAYS}
-    state = json_record.read_object(path / "state.json", FIELDS["state.json"])
+    state = json_record.read_object(path / "state.json")
     params = weights.load(path / "params", "checkpoint")
     of_optimizer = arrays.pop("optimizer")
     if OPTIMIZER in listed:

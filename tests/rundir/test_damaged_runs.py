@@ -9,7 +9,7 @@ from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.records import earlier_runs
 from mxscale.rundir import checkpoints, directory, guards
-from mxscale.rundir.json_fields import FIELDS
+from mxscale.rundir.json_record import FIELDS
 from mxscale.rundir.plan import Origin, Plan
 from mxscale.rundir.status import FINISHED, Status, Summary
 from mxscale.serve import trained_models
