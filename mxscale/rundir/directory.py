@@ -6,7 +6,7 @@ plan.json price.json status.json summary.json   typed records, see plan.py, pric
 environment.json best.json
 metrics.jsonl             appended by rank 0; the source of truth
 system.jsonl              use of the machine, appended by the parent; in the same format
-refused.json warnings.json   why the preparation refused the run; warnings of rank 0
+refused.json              why the preparation refused the run
 pretrained.params network.json   weights and graph from another source
 params.json learning-curves.png   for MLflow: params of the first attempt, the figure of its page
 probe/                    the output of measurements by ranks
@@ -57,7 +57,6 @@ from mxscale.util.errors import ConfigError, short
 from mxscale.util.redaction import redact_address
 
 METRICS, SYSTEM = "metrics.jsonl", "system.jsonl"
-WARNINGS = "warnings.json"  # of rank 0: {subject: one line}
 PARAMS = "params.json"  # MLflow's params of the first attempt
 RERUN = "rerun.json"
 ALLREDUCE = "test-allreduce.json"

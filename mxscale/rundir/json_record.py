@@ -41,7 +41,6 @@ FIELDS: Dict[str, Any] = {
         "variables": Optional[Dict[str, Any]],
         "code": Optional[str],
     },
-    "warnings.json": Dict[str, str],
     "params.json": Dict[str, str],
     "refused.json": {"error": Optional[str]},
     "rerun.json": {

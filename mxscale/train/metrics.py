@@ -32,10 +32,6 @@ class Accumulator:
         self.correct[labels.context] += (logits.astype("float32", copy=False).argmax(axis=-1) == labels).sum()
         self.seen += labels.shape[0]
 
-    def peek(self) -> np.ndarray:
-        """Return [sum of losses, images] so far without a reset. Waits for the devices."""
-        return np.array([_total(self.loss), self.seen], dtype=np.float64)
-
     def take(self) -> Callable[[], np.ndarray]:
         """Reset the sums; return a function that waits for the devices.
 

@@ -1,6 +1,5 @@
-"""Pretrained weights of a run: fetched into its directory, their input adopted, the first loss checked."""
+"""Pretrained weights of a run: fetched into its directory, their input adopted."""
 
-import math
 import os
 import shutil
 from dataclasses import replace
@@ -8,17 +7,14 @@ from pathlib import Path
 from typing import Optional, Tuple
 
 from mxscale.config.networks import network
-from mxscale.config.schema import Config, Data, origin_of
+from mxscale.config.schema import Config, origin_of
 from mxscale.data.reader.transforms import INTERPOLATIONS
 from mxscale.models import pretrained, weights
 from mxscale.rundir import checkpoints
-from mxscale.rundir.directory import WARNINGS, RunDir
+from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import InputChange, Origin, Plan
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
-
-# Nats. Weights of standard deviation 0.01 over 2,048 features of unit size move the loss by 0.01^2 x 2,048 / 2 = 0.1
-FIRST_LOSS_TOLERANCE = 0.5
 
 NORMALISATION = ("mean", "std", "interpolation")
 # value of model.input -> what is taken of the input of the weights
@@ -89,33 +85,3 @@ def adopted_input(config: Config, stated: Optional[dict]) -> InputChange:
         adopted["pack_short_side"] = max(data.short_side, adopted.get("eval_resize", side))
     changed = {key: value for key, value in adopted.items() if value != getattr(data, key)}
     return InputChange(changed, {key: getattr(data, key) for key in changed})
-
-
-def check_first_loss(run: RunDir, data: Data, plan: Plan, comm, accumulator) -> None:
-    """Record a warning if the loss of the first step is not that of a new classifier. A collective.
-
-    Args:
-        accumulator: It has the sums of the first step alone.
-    """
-    known = plan.pretrained and plan.head == "keep"  # the classifier is not new
-    if known or plan.class_weights:  # or the loss depends on the classes in the batch
-        return
-    loss, images = comm.total(accumulator.peek())
-    warning = first_loss_warning(loss / images, plan.classes, data)
-    if warning and comm.rank == 0:
-        print(f"warning: {warning}", flush=True)
-        run.write(WARNINGS, {"first_loss": warning})
-
-
-def first_loss_warning(loss: float, classes: int, data: Data) -> Optional[str]:
-    """Return a warning if the first loss of a new classifier is unexpected.
-
-    With weights near 0 all classes are equally likely, so the expected loss is ln(classes).
-    """
-    expected = math.log(classes)
-    if abs(loss - expected) <= FIRST_LOSS_TOLERANCE:
-        return None
-    cause = "the classifier already knows these labels; check that it was replaced"
-    if not loss < expected:
-        cause = f"features are out of scale; check the weights and data.mean={data.mean}, data.std={data.std}"
-    return f"the first loss is {loss:.3g}, expected about ln({classes}) = {expected:.2f} of a new classifier: {cause}"

@@ -24,7 +24,6 @@ from mxscale.train.metrics import Accumulator, MetricsLog
 from mxscale.train.optim.mixing import Mixing
 from mxscale.train.optim.optimizer import advance, clip_norm, make_trainer
 from mxscale.train.optim.schedule import learning_rate
-from mxscale.train.pretrained_init import check_first_loss
 from mxscale.train.shard_statistics import ShardStatistics
 from mxscale.train.timing import StepMonitor
 
@@ -154,8 +153,6 @@ class Trainer:
         validates = last or step % (self.config.validate_every * self.sizes.steps_per_epoch) == 0
         saves = last or self.checkpointer.due(step)
         self.heartbeat.phase = Phase.EXCHANGE  # the stop consensus and the metrics wait for all ranks
-        if step == 1:
-            check_first_loss(self.run, self.config.data, self.plan, self.comm, self.accumulator)
         stop = self.stop_consensus.agreed()
         saves = saves or stop
 

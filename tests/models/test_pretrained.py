@@ -269,4 +269,3 @@ def test_published_fine_tuning_runs_end_to_end(cli, tmp_path):
     assert params(ended.run)["output.weight"].shape == (4, 2048)
     assert ended.run.config().data.image_size == 224 and ended.run.config().data.mean == [0.0] * 3
     assert "symbol from symbol:" in ended.out and "mean [0.0, 0.0, 0.0], std [1.0, 1.0, 1.0]" in ended.out
-    assert ended.run.read("warnings.json") is None
