@@ -2,7 +2,6 @@
 
 import math
 from pkgutil import resolve_name
-from typing import Optional
 
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -16,7 +15,6 @@ from mxscale.distributed.exchange import Exchange, make_exchange
 from mxscale.models import symbol, weights, zoo
 from mxscale.models.input_layer import InputLayer
 from mxscale.rundir.plan import Plan
-from mxscale.train.optim.averaging import NoAverage, WeightAverage
 from mxscale.train.optim.optimizer import CrossEntropy
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
@@ -56,9 +54,7 @@ def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
 
 def decoding_threads(data: Data, plan: Plan) -> int:
     """Return data.threads as a number."""
-    if data.threads != "auto":
-        return data.threads
-    return READERS[data.reader].threads or plan.threads or 1
+    return data.threads if data.threads != "auto" else READERS[data.reader].threads or plan.threads or 1
 
 
 def with_input(net, data: Data, precision: str) -> InputLayer:
@@ -102,11 +98,6 @@ def network(config: Config, plan: Plan, devices):
     if config.precision == "float16":
         net.cast("float16")
     return net
-
-
-def average(decay: Optional[float], parameters, running, statistics) -> NoAverage:
-    """Return the moving average of the network, or the network itself without optimizer.ema_decay."""
-    return WeightAverage(decay, parameters, running, statistics) if decay else NoAverage()
 
 
 def objective(config: Config, plan: Plan, devices) -> CrossEntropy:

@@ -21,6 +21,7 @@ from mxscale.train import builders, precision
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
 from mxscale.train.evaluation import Evaluator
 from mxscale.train.metrics import Accumulator, MetricsLog
+from mxscale.train.optim.averaging import average_of
 from mxscale.train.optim.mixing import Mixing
 from mxscale.train.optim.optimizer import advance, clip_norm, make_trainer
 from mxscale.train.optim.schedule import learning_rate
@@ -78,7 +79,7 @@ class Trainer:
         self.divides_by = sizes.global_batch / self.exchange.divisor
 
         # Start from the newest checkpoint, or from step 0
-        self.average = builders.average(config.optimizer.ema_decay, parameters, running, self.statistics)
+        self.average = average_of(parameters, config.optimizer.ema_decay, running, self.statistics)
         state = TrainingState(
             parameters, running, self.optimizer, self.statistics, self.precision, self.exchange, self.average
         )
