@@ -12,7 +12,6 @@ class Reader:
     help: str
     module: str  # has the classes `TrainData` and `EvaluationData`, as mxscale.data.reader.turbojpeg has them
     normalised: bool = False  # batches are float32 and normalised; otherwise uint8, which the device normalises
-    contiguous_shards: bool = False  # a shard reads a part of the file; otherwise any images, in one common order
     # Settings of `data` that it does not have -> the crop for which this holds: "any", or a value of data.augment.crop
     lacks: Mapping[str, str] = field(default_factory=dict)
     # What data.threads=auto is; None: the threads of the rank. A number if the result depends on it: it is then part of
@@ -29,7 +28,6 @@ READERS = {
             "MXNet's ImageRecordIter, float32 batches",
             "mxscale.data.reader.record_iter",
             normalised=True,
-            contiguous_shards=True,
             lacks={
                 "sampling": "any",
                 "augment.erase": "any",

@@ -28,7 +28,6 @@ class Facts:
     micro_batches: int = 1  # batches of a rank per step; only the backward of the last one hides an exchange
     parameters_mb: Optional[float] = None  # in units of 2^20 bytes, as comm.bucket_mb
     larger_fits: bool = True  # whether an epoch has the images for a step of twice the batch
-    exchange_s: Optional[float] = None  # an exchange that nothing hides
 
 
 class Advice(NamedTuple):
@@ -57,7 +56,6 @@ class Step:
 
         self.seconds, self.compute = list(diagnosis.steps.values())[-1].value, diagnosis.steps["compute"].value
         self.cores, self.exchange, self.input = part("cores"), part("exchange"), part("input")
-        self.exchange_alone = max(self.exchange, facts.exchange_s or 0.0)
 
     def without(self, seconds: float) -> float:
         """Return the gain of a step that is shorter by `seconds`."""
@@ -85,15 +83,14 @@ def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     comm, seen = config.comm, step.exchange
     backward = BACKWARD * step.compute / facts.micro_batches
     if not comm.double_buffering and config.precision != "amp":
-        beyond = max(0.0, step.exchange_alone - (step.compute + step.cores))
+        hidden = min(seen, step.compute + step.cores)
         why = "exchanged during compute of the next step, applied one step late"
-        yield Advice("comm.double_buffering=true", step.without(max(0.0, seen - beyond)), why)
+        yield Advice("comm.double_buffering=true", step.without(hidden), why)
     if not comm.overlap and not comm.double_buffering:
         hidden = min(seen, backward)
         yield Advice("comm.overlap=true", step.without(hidden), "exchanged during backward")
     if comm.compression == "none":
-        saved = min(seen, step.exchange_alone / 2)
-        yield Advice("comm.compression=fp16", step.without(saved), "half the bytes")
+        yield Advice("comm.compression=fp16", step.without(seen / 2), "half the bytes")
     one_bucket = facts.parameters_mb and facts.parameters_mb * MIB <= bucket_bytes(comm, facts.parameters_mb * MIB)
     if comm.overlap and not comm.double_buffering and one_bucket:
         # the last of four buckets is sent after backward
@@ -121,9 +118,7 @@ def of_cores(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
 
 
 def of_compute(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
-    comm = config.comm
-    allowed = not comm.double_buffering and "amp" in comm.in_transit.accepted
-    allowed &= not network(config.model.name).from_weights
+    allowed = not config.comm.double_buffering and not network(config.model.name).from_weights
     if facts.device == "gpu" and config.precision == "float32" and allowed:
         why = "half the bytes, and faster float16 multiplication"
         yield Advice("precision=amp", step.without(step.compute / 2), why)

@@ -47,7 +47,7 @@ class Diagnostics(Measurement):
         super().__init__(record, signals, config, settings)
         self.run: Optional[probes.Run] = None
         self.times: Dict[str, List[List[float]]] = {}  # of complete repetitions
-        self.waited, self.exchange, self.others, self.parameters_mb = [], [], [], None
+        self.waited, self.others, self.parameters_mb = [], [], None
 
     # ------------------------------------------------------------ preparation
 
@@ -99,8 +99,6 @@ class Diagnostics(Measurement):
         self.others.append(readings[0].others)
         if name == "all":
             self.waited += readings[0].waited
-        if name == "exchange":
-            self.exchange += readings[0].exchange
         alone = name in ("compute", "side_by_side")  # ranks without exchange, whose steps are independent
         images = self.run.images_of_a_rank * len(readings) if alone else self._images
         return [images / sum(rates) for rates in zip(*(reading.rates for reading in readings))]
@@ -166,7 +164,6 @@ class Diagnostics(Measurement):
             micro_batches=self.run.micro_batches,
             parameters_mb=self.parameters_mb,
             larger_fits=2 * plan.sizes.global_batch <= plan.sizes.train_images,
-            exchange_s=statistics.median(self.exchange) if self.exchange else None,
         )
 
 

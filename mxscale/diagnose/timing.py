@@ -35,7 +35,6 @@ class Reading(NamedTuple):
 
     rates: List[float]  # images/s by interval
     waited: List[float]  # data wait by interval, as a share
-    exchange: List[float]  # seconds of sampled exchanges; empty in a short run
     run: RunDir
     others: float = 0.0  # cores of this machine that other processes used
     parameters_mb: Optional[float] = None  # in units of 2^20 bytes; None without a checkpoint
@@ -163,7 +162,5 @@ def load(runs: List[ShortRun]) -> tuple:
 
 def _reading(run: ShortRun, first: int, last: int, others: float) -> Reading:
     metrics = [line["metrics"] for line in run.lines()[first:last]]
-    values = {
-        name: [line[name] for line in metrics if name in line] for name in (RATE, "time/data_wait", "time/exchange")
-    }
-    return Reading(*values.values(), run.run(), others, run.parameters_mb)
+    rates, waited = ([line[name] for line in metrics if name in line] for name in (RATE, "time/data_wait"))
+    return Reading(rates, waited, run.run(), others, run.parameters_mb)

@@ -5,13 +5,10 @@ The parent touches the run's `alive` file, and a rank ends itself if that heartb
 """
 
 import contextlib
-import gc
 import json
 import os
-import sys
 import threading
 import time
-from pathlib import Path
 
 from mxscale.rundir.directory import INTERRUPTED, RunDir
 from mxscale.util import file_lock
@@ -93,7 +90,6 @@ class Heartbeat(NoHeartbeat):
     def __init__(self, run: RunDir, rank: int, attempt: int):
         self.run, self.attempt = run, attempt
         self.count, self.steps, self.progress_at, self.longest_s = 0, 0, time.monotonic(), 0.0
-        self.main_thread = threading.get_ident()
         self.file = os.open(run.rank_alive(rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         self._write()
         threading.Thread(target=self._write_periodically, daemon=True, name="heartbeat").start()
@@ -124,33 +120,11 @@ class Heartbeat(NoHeartbeat):
             self._write()
 
     def _write(self):
-        idle_s = time.monotonic() - self.progress_at
-        fields = {"attempt": self.attempt, "pid": os.getpid(), "phase": self.phase, "at": place_of(self.main_thread)}
+        fields = {"attempt": self.attempt, "pid": os.getpid(), "phase": self.phase}
         fields.update(progress=self.count, steps=self.steps)
-        fields.update(idle_s=round(idle_s, 1), longest_s=round(self.longest_s, 1))
+        fields.update(idle_s=round(time.monotonic() - self.progress_at, 1), longest_s=round(self.longest_s, 1))
         try:
-            os.pwrite(self.file, f"{json.dumps(fields):<400}\n".encode(), 0)  # in place: works on a full disk too
+            os.pwrite(self.file, f"{json.dumps(fields):<200}\n".encode(), 0)  # in place: works on a full disk too
         except OSError:  # a storage error alone must not make this rank look dead
             with contextlib.suppress(OSError):
                 os.utime(self.file)
-
-
-@contextlib.contextmanager
-def no_collection():
-    """Collect no garbage. Python 3.11 and earlier can deadlock where `_current_frames` does (cpython#106883)."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def place_of(thread: int) -> str:
-    """Return FILE:LINE (FUNCTION) of the innermost frame of a thread that is not in a library; "" if none is."""
-    with no_collection():
-        frame = sys._current_frames().get(thread)
-    while frame and any(library in frame.f_code.co_filename for library in ("/site-packages/", "/lib/python", "<")):
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} ({frame.f_code.co_name})"[:100] if frame else ""

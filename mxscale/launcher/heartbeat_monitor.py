@@ -23,7 +23,7 @@ CHECK_EVERY_S = 1.0
 HELD_UP_S = 3.0  # a longer time between two checks: this process itself was stopped, or waited for a host
 QUIET_S = 6.0  # three heartbeats: the limit once other ranks have reported a lost peer
 SLOWER = 10
-SHOWN = 4  # ranks whose position an error lists
+SHOWN = 4  # ranks whose phase an error lists
 
 
 class Beat(NamedTuple):
@@ -31,7 +31,6 @@ class Beat(NamedTuple):
 
     pid: int
     phase: str  # of distributed/heartbeat.py
-    at: str  # FILE:LINE (FUNCTION) of its main thread
     progress: int  # steps and validation batches so far
     idle_s: float  # since the last of them
     longest_s: float  # between two of them
@@ -137,10 +136,9 @@ class HeartbeatMonitor:
         """Attribute a stall to the ranks that the others wait for, which are in any phase but the exchange."""
         late = [rank for rank, beat in self._beats.items() if beat.phase != Phase.EXCHANGE]
         blamed = late if len(late) < self.ranks else []
-        positions = [f"rank {rank} is at {self._beats[rank].at}, phase {self._beats[rank].phase}"
-                     for rank in sorted(late or self._beats)[:SHOWN]]  # fmt: skip
+        phases = [f"rank {rank} in phase {self._beats[rank].phase}" for rank in sorted(late or self._beats)[:SHOWN]]
         waiting = "the others wait: " if blamed else ""
-        return Failure(f"{error}; {waiting}{'; '.join(positions)}", tuple(map(str, blamed)), retryable=True)
+        return Failure(f"{error}; {waiting}{', '.join(phases)}", tuple(map(str, blamed)), retryable=True)
 
     def end_elsewhere(self) -> List[Host]:
         """Kill the remaining ranks on other hosts and return the unreachable hosts.

@@ -12,7 +12,7 @@ from typing import Callable, Iterator
 
 from tqdm import tqdm
 
-from mxscale.rundir.directory import WARNINGS, RunDir
+from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.redaction import shown
 
@@ -56,10 +56,10 @@ class Progress:
         self.follower, self.sizes, self.cost_at = Follower(run), plan.sizes, cost_at
         self.shown, self.step, self.printed = {}, 0, time.monotonic()
         self.begun, self.bar = False, None
-        self.run, self.warned = run, run.read(WARNINGS)
+        self.run = run
 
     def update(self) -> bool:
-        """Show new lines and warnings; return whether the attempt has written a line."""
+        """Show new lines; return whether the attempt has written a line."""
         for line in self.follower.new_lines():
             first, self.begun = not self.begun, True
             self.shown.update(line["metrics"], **self.cost_at(line))
@@ -70,10 +70,6 @@ class Progress:
                 self._print(self._figures())
         if self.begun and not sys.stderr.isatty() and self._due():  # slow steps, or a long validation
             self._print(f"no new line; rank 0: {self._phase()}")
-        if not self.warned:
-            self.warned = self.run.read(WARNINGS)
-            for warning in (self.warned or {}).values():
-                echo(f"warning: {warning}")
         return self.begun
 
     def _due(self) -> bool:

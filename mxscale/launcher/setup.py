@@ -281,7 +281,7 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
     rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
     where = f" on {', '.join(host.name for host in plan.hosts)}" if plan.hosts else ""
     taken = ", ".join(f"{key} {value}" for key, value in plan.input_taken.items())
-    backend, short = config.comm.entry, plan.short_shards
+    backend = config.comm.entry
     not_repeatable = "" if backend.repeats(s.ranks) else f"; {backend.not_repeatable}"
     for_tests = "; on CPU contexts for learning and testing only" if plan.device == "cpu" else ""
     rows = {
@@ -293,7 +293,6 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
         "ranks": f"{s.ranks}{where} on {plan.device}, {s.shards} data shards",
         "batch": f"{s.per_device_batch} per device, {s.global_batch} global; effective lr {s.effective_lr:g}",
         "servers": servers and f"{servers}{not_repeatable}",
-        "shards": short and f"{short} of {s.shards} have fewer images than an epoch needs and start again",
         "steps": f"{s.total_steps:,} ({s.steps_per_epoch:,} per epoch{rest})",
         "price": prices.describe(price) if price.known else "unknown",
     }

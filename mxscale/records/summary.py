@@ -27,8 +27,7 @@ def summarise(run: RunDir, attempt: int) -> Summary:
         metrics["best/step"] = best["step"]
     last = {name: value for line in history for name, value in line["metrics"].items()}
     metrics.update({name: last[name] for name in ("test/top1", "test/loss") if name in last})
-    medians = {"throughput/images_per_s": "throughput/median"}
-    medians.update({f"time/{part}": f"time/{part}_median" for part in ("data_wait", "compute", "exchange")})
+    medians = {"throughput/images_per_s": "throughput/median", "time/data_wait": "time/data_wait_median"}
     measured = [line["metrics"] for line in history if line["attempt"] in comparable]
     for name, label in medians.items():
         values = [line[name] for line in measured if name in line]

@@ -6,7 +6,7 @@ plan.json price.json status.json summary.json   typed records, see plan.py, pric
 environment.json best.json
 metrics.jsonl             appended by rank 0; the source of truth
 system.jsonl              use of the machine, appended by the parent; in the same format
-refused.json warnings.json   why the preparation refused the run; warnings of rank 0
+refused.json              why the preparation refused the run
 pretrained.params network.json   weights and graph from another source
 params.json learning-curves.png   for MLflow: params of the first attempt, the figure of its page
 probe/                    the output of measurements by ranks
@@ -35,7 +35,6 @@ import yaml
 from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.rundir import json_record, metrics_file
 from mxscale.rundir.earlier_settings import check_repeatable, converted
-from mxscale.rundir.json_fields import FIELDS
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the states and exit statuses too)
@@ -58,7 +57,6 @@ from mxscale.util.errors import ConfigError, short
 from mxscale.util.redaction import redact_address
 
 METRICS, SYSTEM = "metrics.jsonl", "system.jsonl"
-WARNINGS = "warnings.json"  # of rank 0: {subject: one line}
 PARAMS = "params.json"  # MLflow's params of the first attempt
 RERUN = "rerun.json"
 ALLREDUCE = "test-allreduce.json"
@@ -119,7 +117,7 @@ class RunDir:
 
     def read(self, name: str) -> Optional[Dict[str, Any]]:
         """Return the object in a JSON file; None if the file does not exist. Raises ConfigError if it is damaged."""
-        return json_record.read_object(self.path / name, FIELDS.get(name, {}))
+        return json_record.read_object(self.path / name)
 
     def read_yaml(self, name: str) -> Optional[Dict[Any, Any]]:
         """Return the mapping in a YAML file; None if the file does not exist. Raises ConfigError if it is damaged."""

@@ -1,4 +1,4 @@
-"""Frozen dataclasses stored as JSON objects in a run directory.
+"""JSON files in a run directory: objects, and frozen dataclasses stored as objects.
 
 Schema 1 files have no "schema_version" key and the same keys as schema 2.
 """
@@ -6,7 +6,7 @@ Schema 1 files have no "schema_version" key and the same keys as schema 2.
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Optional, Type, TypeVar
+from typing import Any, Dict, Optional, Tuple, Type, TypeVar
 
 from mxscale.config import typed
 from mxscale.util.atomic_files import write_text
@@ -16,6 +16,53 @@ from mxscale.util.regular_files import read_regular
 SCHEMA_VERSION = 2
 MAX_BYTES = 64 << 20
 VERSION_KEY = "schema_version"
+
+# The fields that are relied on in files without a record type: file -> {field: type}, or the type of all fields.
+# Optional: the field may be missing.
+FIELDS: Dict[str, Any] = {
+    "best.json": {"step": int, "val/top1": float, "checkpoint": str},
+    "state.json": {
+        "step": int,
+        "shards": int,
+        "global_batch": int,
+        "best": Optional[Dict[str, Any]],
+        "loss_scale": Dict[str, Any],
+        "params_sha256": str,
+        "unsaved": Optional[str],
+        "validation_pending": Optional[bool],
+        "owes_validation": Optional[bool],  # validation_pending in checkpoints written before 2026-11-26
+        "under_way": Optional[bool],
+    },
+    "environment.json": {
+        "tags": Optional[Dict[str, Any]],
+        "git": Optional[Dict[str, Any]],
+        "machine": Optional[Dict[str, Any]],
+        "mxnet": {"features": Optional[Tuple[str, ...]], "linked": Optional[Dict[str, Any]]},
+        "variables": Optional[Dict[str, Any]],
+        "code": Optional[str],
+    },
+    "params.json": Dict[str, str],
+    "refused.json": {"error": Optional[str]},
+    "rerun.json": {
+        "of": str,
+        "parent": Optional[str],
+        "seeds": Tuple[Dict[str, float], ...],
+        "asked": Dict[str, Tuple[Any, ...]],
+        "differs": Tuple[str, ...],
+        "verdict": Optional[str],
+        "why": Optional[str],
+    },
+    "test-allreduce.json": {"nodes": int, "fit": {"alpha_s": Optional[float], "bytes_per_s": Optional[float]}},
+    "cell.json": {"sweep": str, "number": int, "name": str},
+    "sweep.json": {"attempt": int, "process": Tuple[Any, ...], "swept": Optional[Dict[str, Any]]},
+    "tracking.json": {
+        "id": str,
+        "dir": Optional[str],
+        "uri": Optional[str],
+        "experiment": Optional[str],
+        "earlier": Optional[Tuple[Dict[str, Any], ...]],
+    },
+}
 
 T = TypeVar("T")
 
@@ -35,14 +82,11 @@ def read_bytes(path: Path) -> bytes:
         raise ConfigError(f"{path} is damaged: {error.strerror}") from None
 
 
-def read_object(path: Path, fields: Any) -> Optional[dict]:
+def read_object(path: Path) -> Optional[dict]:
     """Return the JSON object in a file, or None if the file does not exist.
 
-    Args:
-        fields: The types of its values, see json_fields.py and config/typed.py.
-
     Raises:
-        ConfigError: The file holds no such object.
+        ConfigError: The file holds no object with the fields of FIELDS.
     """
     try:
         values = json.loads(read_bytes(path))
@@ -53,7 +97,7 @@ def read_object(path: Path, fields: Any) -> Optional[dict]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path} is damaged: expected a JSON object")
     try:
-        return typed.convert(values, fields, "", record=True)
+        return typed.convert(values, FIELDS.get(path.name, {}), "", record=True)
     except ConfigError as error:
         raise ConfigError(f"{path} is damaged: {error}") from None
 
@@ -76,7 +120,7 @@ def load(path: Path, cls: Type[T]) -> Optional[T]:
     Raises:
         ConfigError: If the file is damaged or a newer version wrote it.
     """
-    values = read_object(path, {})
+    values = read_object(path)
     if values is None:
         return None
     version = values.get(VERSION_KEY, 1)

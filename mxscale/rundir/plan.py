@@ -75,7 +75,6 @@ class Plan:
     data_digest: Optional[str] = None
     data_dir: Optional[str] = None  # of the packed set; None: synthetic images
     skipped: int = 0  # bad images
-    short_shards: int = 0  # shards with fewer images than one epoch reads from a shard
     device: Optional[str] = None  # cpu or gpu
     head: Optional[str] = None  # keep or replace: the classifier of pretrained weights
     graph: Optional[str] = None  # path of the network's symbol file

@@ -117,7 +117,7 @@ def mlflow_id(run: RunDir) -> Optional[str]:
 def _of_weights(source: str, config: Config) -> Network:
     """Return the network of a file of weights, or of a source such as torch:FILE, with its classifier."""
     from mxscale.models import pretrained
-    from mxscale.train.pretrained_init import stated_input
+    from mxscale.train.pretrained_init import adopted_input
 
     kind = origin_of(source)[0]
     if kind == "symbol":
@@ -133,7 +133,8 @@ def _of_weights(source: str, config: Config) -> Network:
     if not heads:
         raise ConfigError(f"{source} has no classifier")
     data = _size_of_pretraining(config) if config.model.input == "checkpoint" else config.data
-    data = replace(data, **stated_input(replace(config, data=data), loaded.input, source).taken)
+    config = replace(config, data=data)
+    data = replace(data, **adopted_input(config, loaded.input).taken)
     config, names = replace(config, data=data), tuple(loaded.class_names or map(str, range(len(heads[0]))))
     if len(names) != len(heads[0]):
         raise ConfigError(f"{source} states {len(names)} classes, and its classifier has {len(heads[0])}")

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from mxscale.config import schema as configs
 from mxscale.records import learning_curves
 from mxscale.records import summary as summaries
-from mxscale.rundir.directory import ALLREDUCE, METRICS, PARAMS, RERUN, SYSTEM, WARNINGS, RunDir
+from mxscale.rundir.directory import ALLREDUCE, METRICS, PARAMS, RERUN, SYSTEM, RunDir
 from mxscale.rundir.earlier_settings import without_equivalent
 from mxscale.rundir.status import FAILED, FINISHED, KILLED, Status, Summary
 from mxscale.tracking import sync_state
@@ -25,7 +25,7 @@ ENDED = (FINISHED, FAILED, KILLED)
 ALIVE_S = 20.0  # the parent touches `alive` every 5 s; ranks end themselves after this time without it
 ARTIFACTS = (
     "config.yaml", "environment.json", "price.json", "plan.json", "summary.json", "status.json", METRICS, SYSTEM, RERUN,
-    WARNINGS, learning_curves.FILE, ALLREDUCE, "test-io.json", "diagnosis.json", "find-lr.json", "find-lr.png",
+    learning_curves.FILE, ALLREDUCE, "test-io.json", "diagnosis.json", "find-lr.json", "find-lr.png",
     "sweep.json", "table.csv", "optimization_results.yaml",  # of a sweep
 )  # fmt: skip
 SIZES = {  # of plan.json
@@ -98,7 +98,6 @@ def tags(run: RunDir, run_id: Optional[str] = None) -> Dict[str, str]:
     values["mlflow.source.type"] = "LOCAL"
     values["mlflow.source.git.commit"] = values.get("git.commit")
     values["scaling.baseline"] = (run.summary() or Summary()).baseline
-    values["warning"] = " ".join((run.read(WARNINGS) or {}).values()) or None
     values.update(_relations(run))
     values["mlflow.note.content"] = description(run, run_id)
     values["params_sha256"] = (run.status() or Status()).params_sha256

@@ -2,7 +2,6 @@
 
 import math
 from pkgutil import resolve_name
-from typing import Optional
 
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -12,11 +11,10 @@ from mxscale.config.readers import READERS
 from mxscale.config.schema import Config, Data
 from mxscale.config.sizes import Sizes
 from mxscale.data.reader.batches import Reading, seed_of
-from mxscale.distributed.exchange import Exchange, Share, make_exchange
+from mxscale.distributed.exchange import Exchange, make_exchange
 from mxscale.models import symbol, weights, zoo
 from mxscale.models.input_layer import InputLayer
 from mxscale.rundir.plan import Plan
-from mxscale.train.optim.averaging import NoAverage, WeightAverage
 from mxscale.train.optim.optimizer import CrossEntropy
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
@@ -56,9 +54,7 @@ def evaluation_data(config: Config, plan: Plan, name: str, comm, device):
 
 def decoding_threads(data: Data, plan: Plan) -> int:
     """Return data.threads as a number."""
-    if data.threads != "auto":
-        return data.threads
-    return READERS[data.reader].threads or plan.threads or 1
+    return data.threads if data.threads != "auto" else READERS[data.reader].threads or plan.threads or 1
 
 
 def with_input(net, data: Data, precision: str) -> InputLayer:
@@ -104,11 +100,6 @@ def network(config: Config, plan: Plan, devices):
     return net
 
 
-def average(decay: Optional[float], parameters, running, statistics) -> NoAverage:
-    """Return the moving average of the network, or the network itself without optimizer.ema_decay."""
-    return WeightAverage(decay, parameters, running, statistics) if decay else NoAverage()
-
-
 def objective(config: Config, plan: Plan, devices) -> CrossEntropy:
     """Return the loss that training minimises, hybridised."""
     loss = CrossEntropy(config.label_smoothing, plan.class_weights)
@@ -130,10 +121,8 @@ def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> Excha
     images = shards * config.batch.accumulation * sizes.per_device_batch
     ordered = config.data.shards is not None  # with fixed shards the weights do not depend on the number of ranks
     forward = weights.trained_in_forward_order(net)
-    micro_batches = 1 if forward[0].grad_req == "add" else config.batch.accumulation
-    exchange = make_exchange(
-        comm, gradients(forward, devices), config.comm, Share(images, shards, micro_batches), ordered=ordered
-    )
+    passes = shards if forward[0].grad_req == "add" else shards * config.batch.accumulation
+    exchange = make_exchange(comm, gradients(forward, devices), config.comm, images, passes, ordered)
     move_gradients(forward, exchange.replicas)
     exchange.replicas = gradients(trained, devices)
     return exchange

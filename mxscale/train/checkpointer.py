@@ -5,7 +5,6 @@ checkpoints/<9-digit step>/params          the network as it is evaluated and ex
                            optimizer       the arrays of these states, if any
                            statistics      running statistics of batch normalisation by shard, a .npy array
                            exchange        with double buffering: the summed gradients in flight
-                           residuals       with a compression that has error feedback: what is not sent yet
                            trained         with ema_decay: the weights to resume from; params is their average
                            state.json      step, shards, best validation so far, loss scale
                            MANIFEST        SHA-256 of each file, in the format of sha256sum -c
@@ -29,7 +28,6 @@ from mxscale.models import weights
 from mxscale.rundir import checkpoints, json_record
 from mxscale.rundir.checkpoints import MANIFEST, MAX_BYTES, OPTIMIZER, PICKLED
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.json_fields import FIELDS
 from mxscale.train.optim import pickled_states, states
 from mxscale.train.optim.averaging import NoAverage
 from mxscale.train.precision import Precision
@@ -38,7 +36,7 @@ from mxscale.util.atomic_files import digest_of, sync, write_text
 from mxscale.util.errors import ConfigError, short
 from mxscale.util.regular_files import open_regular
 
-ARRAYS = ("optimizer", "exchange", "residuals", "trained")  # files of arrays that some checkpoints have
+ARRAYS = ("optimizer", "exchange", "trained")  # files of arrays that some checkpoints have
 
 
 class NotFinite(ArithmeticError):
@@ -82,7 +80,6 @@ class Checkpoint(NamedTuple):
     statistics: np.ndarray  # (shards, values), float32
     optimizer: states.OptimizerState
     exchange: Dict[str, nd.NDArray]  # index of a bucket -> sums of gradients in flight; {} without any
-    residuals: Dict[str, nd.NDArray]  # as Exchange.residuals returns them
     trained: Dict[str, nd.NDArray]  # as NoAverage.state returns it
 
 
@@ -97,13 +94,14 @@ class Checkpointer:
 
     def restore(self) -> int:
         """Restore the newest valid checkpoint; return its step, 0 if none exists."""
-        checkpoint = newest(self.run.checkpoints)
-        self._check_agreement(checkpoint.path if checkpoint else None)
-        if checkpoint is None:
+        path = checkpoints.newest(self.run.checkpoints)
+        self._check_agreement(path)
+        if path is None:
             return 0
-        damaged = [path for path in checkpoints.paths(self.run.checkpoints) if path.name > checkpoint.path.name]
-        if damaged and self.comm.rank == 0:
-            print(f"warning: {damaged[-1]} is damaged: training resumes from {checkpoint.path}", flush=True)
+        checkpoint = read(path)
+        latest = checkpoints.paths(self.run.checkpoints)[-1]
+        if latest != path and self.comm.rank == 0:
+            print(f"warning: {latest} is damaged: training resumes from {path}", flush=True)
         for name, parameter in self.state.parameters.items():
             parameter.set_data(checkpoint.trained.get(name, checkpoint.params[name]))
         self.state.average.restore(checkpoint.params, checkpoint.trained)
@@ -111,7 +109,6 @@ class Checkpointer:
         self.state.statistics.restore(checkpoint.statistics)
         self.state.precision.restore(checkpoint.state["loss_scale"])
         self.state.exchange.restore(checkpoint.exchange)
-        self.state.exchange.restore_residuals(checkpoint.residuals)
         self.best = checkpoint.state["best"]
         # A run that was shortened to this step may end without any validation
         unvalidated_end = self.best is None and checkpoint.state["step"] == self.sizes.total_steps
@@ -168,13 +165,12 @@ class Checkpointer:
         if not_finite:
             raise NotFinite(f"{not_finite[0]} is not finite after step {snapshot.step}; {self.last_valid()}")
         self.params_sha256 = weights.params_sha256(arrays)
-        residuals = self.state.exchange.residuals()
-        failure = self._write(snapshot, residuals, metrics_log) if self.comm.rank == 0 else None
+        failure = self._write(snapshot, metrics_log) if self.comm.rank == 0 else None
         if self.comm.total(np.array([failure is not None]))[0]:  # all ranks end together
             raise failure or OSError("rank 0 could not write its checkpoint")
         self.saved_step = snapshot.step
 
-    def _write(self, snapshot: Snapshot, residuals: Dict[str, nd.NDArray], metrics_log) -> Optional[OSError]:
+    def _write(self, snapshot: Snapshot, metrics_log) -> Optional[OSError]:
         in_flight = self.state.exchange.state()
         state = {
             "step": snapshot.step,
@@ -189,7 +185,7 @@ class Checkpointer:
         try:
             metrics_log.sync()
             final = self.run.checkpoint(snapshot.step)
-            extra = {"exchange": in_flight, "residuals": residuals, "trained": self.state.average.state()}
+            extra = {"exchange": in_flight, "trained": self.state.average.state()}
             write(final, state, snapshot, states.of_trainer(self.state.optimizer), extra)
             self._write_best()
             prune(self.run.checkpoints, snapshot.step, self.settings.keep, self.best_step)
@@ -224,16 +220,10 @@ class Checkpointer:
 
 def resumable(run: RunDir) -> Optional[Checkpoint]:
     """Return the newest valid checkpoint, None if the run has none. Raises ConfigError if every one is damaged."""
-    checkpoint = newest(run.checkpoints)
-    if checkpoint is None and checkpoints.paths(run.checkpoints):
+    path = checkpoints.newest(run.checkpoints)
+    if path is None and checkpoints.paths(run.checkpoints):
         raise ConfigError(f"resume={run.path}: every checkpoint there is damaged; start a new run")
-    return checkpoint
-
-
-def newest(folder: Path) -> Optional[Checkpoint]:
-    """Return the newest valid checkpoint, None if none exists."""
-    path = checkpoints.newest(folder)
-    return read(path) if path else None
+    return path and read(path)
 
 
 def read(path: Path) -> Checkpoint:
@@ -243,7 +233,7 @@ def read(path: Path) -> Checkpoint:
     """
     listed = checkpoints.listed_in(path)
     arrays = {name: weights.load(path / name, "checkpoint", MAX_BYTES) if name in listed else {} for name in ARRAYS}
-    state = json_record.read_object(path / "state.json", FIELDS["state.json"])
+    state = json_record.read_object(path / "state.json")
     params = weights.load(path / "params", "checkpoint")
     of_optimizer = arrays.pop("optimizer")
     if OPTIMIZER in listed:

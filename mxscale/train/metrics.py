@@ -2,7 +2,6 @@
 
 import os
 import time
-from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Tuple
 
 import mxnet as mx
@@ -32,10 +31,6 @@ class Accumulator:
         self.correct[labels.context] += (logits.astype("float32", copy=False).argmax(axis=-1) == labels).sum()
         self.seen += labels.shape[0]
 
-    def peek(self) -> np.ndarray:
-        """Return [sum of losses, images] so far without a reset. Waits for the devices."""
-        return np.array([_total(self.loss), self.seen], dtype=np.float64)
-
     def take(self) -> Callable[[], np.ndarray]:
         """Reset the sums; return a function that waits for the devices.
 
@@ -50,26 +45,13 @@ def _total(sums: Dict[mx.Context, nd.NDArray]) -> float:
     return sum(float(total.asscalar()) for total in sums.values())
 
 
-@dataclass
-class Interval:
-    """The metrics of the steps between two lines, until they are written."""
-
-    step: int  # the last one
-    recorded_at: float  # time.time()
-    lr: float
-    sums: Callable[[], np.ndarray]  # as Accumulator.take returns it
-    times: Callable[[], np.ndarray]  # as ThroughputTimer.lap returns it
-    profile: Dict[str, float]  # as StepProfiler.take returns it
-    totals: Optional[Callable[[], np.ndarray]] = None  # over all ranks, once the sum is requested
-
-
 class MetricsLog:
     """Appends one line per interval. Every rank calls the methods: metrics are sums over ranks."""
 
     def __init__(self, run: RunDir, comm, attempt: int, heartbeat: NoHeartbeat = NO_HEARTBEAT):
         self.comm, self.attempt, self.heartbeat = comm, attempt, heartbeat
-        self.recorded: Optional[Interval] = None
-        self.requested: Optional[Interval] = None  # its sum over ranks
+        self.recorded: Optional[Callable] = None  # requests the sums of an interval over ranks, and returns a function:
+        self.requested: Optional[Callable] = None  # waits for the sums and writes the line
         self.file = None
         if comm.rank == 0:
             self.file = metrics_file.appended(run.metrics_file)
@@ -89,9 +71,20 @@ class MetricsLog:
         if self.file is not None:
             os.fsync(self.file.fileno())
 
-    def record(self, step: int, lr: float, sums, times, profile: Dict[str, float]) -> None:
-        """Record the interval that ends with `step`, its arguments as in `Interval`; `poll` writes it later."""
-        self.recorded = Interval(step, time.time(), lr, sums, times, profile)
+    def record(self, step: int, lr: float, sums: Callable, times: Callable) -> None:
+        """Record the interval that ends with `step`; `poll` writes it later.
+
+        Args:
+            sums: As Accumulator.take returns it.
+            times: As ThroughputTimer.lap returns it.
+        """
+        recorded_at = time.time()
+
+        def request() -> Callable:
+            totals = self.comm.total_later(np.concatenate([sums(), times()]), "reading")
+            return lambda: self._write(step, recorded_at, lr, totals())
+
+        self.recorded = request
 
     def poll(self) -> List[Tuple[int, float]]:
         """After each step, before `record`: request the sums of a recorded interval, write those requested before.
@@ -102,22 +95,22 @@ class MetricsLog:
         Returns:
             (step, mean loss over all ranks) of the line that was written, in a list; [] if none was.
         """
-        written = [(self.requested.step, self._write(self.requested))] if self.requested else []
-        self.requested, self.recorded = self.recorded, None
-        if self.requested:
-            values = np.concatenate([self.requested.sums(), self.requested.times()])
-            self.requested.totals = self.comm.total_later(values, "reading")
+        written = [self.requested()] if self.requested else []
+        self.requested, self.recorded = self.recorded and self.recorded(), None
         return written
 
     def drain(self) -> List[Tuple[int, float]]:
         """Write all recorded intervals; return as `poll`. A collective."""
         return [line for _ in range(2) for line in self.poll()]
 
-    def _write(self, interval: Interval) -> float:
-        loss, correct, seen, images, seconds, waited = interval.totals()
-        metrics = {"train/loss": loss / seen, "train/top1": 100 * correct / seen, "lr": interval.lr}
-        if images:  # else all steps of the interval were profiled
-            metrics["throughput/images_per_s"] = images / (seconds / self.comm.size)
-            metrics["time/data_wait"] = waited / seconds
-        self.write(interval.step, {**metrics, **interval.profile}, interval.recorded_at)
-        return metrics["train/loss"]
+    def _write(self, step: int, recorded_at: float, lr: float, totals: np.ndarray) -> Tuple[int, float]:
+        loss, correct, seen, images, seconds, waited = totals
+        metrics = {
+            "train/loss": loss / seen,
+            "train/top1": 100 * correct / seen,
+            "lr": lr,
+            "throughput/images_per_s": images / (seconds / self.comm.size),
+            "time/data_wait": waited / seconds,
+        }
+        self.write(step, metrics, recorded_at)
+        return step, metrics["train/loss"]

@@ -4,19 +4,6 @@ import mxnet as mx
 from mxnet import autograd
 from mxnet.contrib import amp
 
-from mxscale.util.errors import ConfigError
-
-
-def check(precision: str) -> None:
-    """Raise ConfigError if this MXNet does not support `precision`.
-
-    AMP of MXNet 1.5 adds functions to the optimizer that a checkpoint cannot save, so no run could be resumed.
-    """
-    if precision == "amp" and mx.__version__.startswith("1.5."):
-        raise ConfigError(
-            f"precision=amp: MXNet {mx.__version__} cannot resume with it; use precision=float16, or MXNet 1.9.1"
-        )
-
 
 def prepare(precision: str) -> None:
     """Initialise AMP, which rewrites MXNet's operators; called before the network is built."""

@@ -17,12 +17,10 @@ import mxnet as mx
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
-from mxscale.config.readers import READERS
 from mxscale.config.schema import Config, Data
-from mxscale.config.sizes import Sizes, auto_ranks, sizes
+from mxscale.config.sizes import auto_ranks, sizes
 from mxscale.data import pack
 from mxscale.data.manifest import split_of
-from mxscale.data.reader.record_iter import part_sizes
 from mxscale.distributed.backend_checks import check_backend
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.container_limits import available_cores
@@ -31,7 +29,7 @@ from mxscale.models import graph_trial
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan, Split
-from mxscale.train import builders, precision, pretrained_init
+from mxscale.train import builders, pretrained_init
 from mxscale.train.build_facts import build
 from mxscale.train.checkpointer import Checkpoint, resumable
 from mxscale.train.optim.optimizer import make_optimizer
@@ -77,7 +75,7 @@ def prepare(run: RunDir, config: Config) -> None:
             f"resume={run.path}: it is at step {state['step']:,}, and these settings end at {derived.total_steps:,}; "
             "raise epochs or max_steps"
         )
-    run.write_plan(replace(plan, sizes=derived, short_shards=short_shards(config, derived)))
+    run.write_plan(replace(plan, sizes=derived))
     run.write_config(config)  # with the input of the weights, which ranks read and records show
     run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": build()})
 
@@ -129,7 +127,9 @@ def check_settings(config: Config, graph: Optional[str]) -> None:
     if size < smallest:
         raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     make_optimizer(config.optimizer)
-    precision.check(config.precision)
+    if config.precision == "amp" and mx.__version__.startswith("1.5."):
+        # Its AMP adds functions to the optimizer, which a checkpoint cannot save
+        raise ConfigError("precision=amp: MXNet 1.5 cannot resume with it; use precision=float16, or MXNet 1.9.1")
     if config.precision == "amp" and network(config.model.name).from_weights:
         # AMP casts where Python calls an operator; a graph calls its operators itself
         raise ConfigError("precision=amp: not supported with the graph of model.name=symbol; use precision=float16")
@@ -183,14 +183,6 @@ def class_weights(weights: Union[str, Sequence[float], None], manifest: dict) ->
             f"class_weights={weights}: the data has {classes} classes, expected {classes} numbers in label order"
         )
     return tuple(weights)
-
-
-def short_shards(config: Config, derived: Sizes) -> int:
-    """Return how many shards have fewer images than an epoch takes of each, if a shard is a part of the file."""
-    if DATASETS[config.data.kind].generated or not READERS[config.data.reader].contiguous_shards:
-        return 0
-    needed = derived.steps_per_epoch * config.batch.accumulation * derived.per_device_batch
-    return sum(size < needed for size in part_sizes(derived.train_images, derived.shards))
 
 
 def check_network(config: Config, plan: Plan) -> None:

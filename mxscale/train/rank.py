@@ -42,6 +42,7 @@ def main(run_path: str, attempt: int) -> int:
     run = RunDir(run_path)
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # instead of MXNet's handler
     faulthandler.enable()  # a crash in MXNet's or Horovod's C++ code prints the Python stack
+    faulthandler.register(signal.SIGUSR2)  # so that kill -USR2 shows where a rank hangs
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGSEGV])
     end_with_parent(run, attempt)
     heartbeat = Heartbeat(run, rank_from_environment(), attempt)

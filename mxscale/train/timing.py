@@ -1,19 +1,15 @@
-"""Throughput of a rank, wait for input, and the time of compute and exchange in sampled steps."""
+"""Throughput of a rank, its wait for input, and the phases of its steps in the heartbeat."""
 
 import queue
-import statistics
 import threading
 import time
 from concurrent.futures import Future
-from typing import Callable, Dict, List, Optional
+from typing import Callable, Iterator, List, Optional
 
 import numpy as np
 from mxnet import nd
 
-
-def first_element(array: nd.NDArray) -> nd.NDArray:
-    """Return a copy of an array's first number: ready when `array` is, and no later write has to wait for it."""
-    return array.reshape(-1)[:1].copy()
+from mxscale.distributed.heartbeat import NoHeartbeat, Phase
 
 
 class ThroughputTimer:
@@ -41,7 +37,7 @@ class ThroughputTimer:
         self._begin(now)
 
     def _begin(self, at: Future) -> None:
-        self.began, self.excluded_s, self.images, self.waited_s = at, 0.0, 0, 0.0
+        self.began, self.images, self.waited_s = at, 0, 0.0
 
     def lap(self) -> Callable[[], np.ndarray]:
         """End the interval with the work dispatched so far and start the next one.
@@ -50,25 +46,15 @@ class ThroughputTimer:
             A function that waits for that work and returns [images, seconds, seconds waited] of this rank. The wait is
             at most the interval: a batch may have been requested before the interval began.
         """
-        began, ended = self.began, Future()
-        images, excluded_s, waited_s = self.images, self.excluded_s, self.waited_s
+        began, ended, images, waited_s = self.began, Future(), self.images, self.waited_s
         self._in_flight.put(ended)
         self._begin(ended)
 
         def figures() -> np.ndarray:
-            seconds = ended.result() - began.result() - excluded_s
+            seconds = ended.result() - began.result()
             return np.array([images, seconds, min(waited_s, seconds)])
 
         return figures
-
-    def mark(self) -> tuple:
-        """Return the current state of the interval, for `exclude_since`."""
-        return time.perf_counter(), self.images, self.waited_s
-
-    def exclude_since(self, mark: tuple) -> None:
-        """Exclude from the interval what followed `mark`: a profiled step."""
-        then, self.images, self.waited_s = mark
-        self.excluded_s += time.perf_counter() - then
 
     def fetched(self, asked_at: float, images: int) -> None:
         """Record that a batch requested at `asked_at` (perf_counter) has arrived."""
@@ -77,12 +63,12 @@ class ThroughputTimer:
         self.images += images
 
     def dispatched(self, result: nd.NDArray) -> None:
-        """Record that a device's part of a step is dispatched; `result` is ready when that part is done.
+        """Record that a device's part of a step is dispatched; it is done when the array `result` is written.
 
         Returns when the step before it is done on that device, which bounds the memory of steps in flight.
         """
         self._dispatched += 1
-        self._in_flight.put(result)
+        self._in_flight.put(result.reshape(-1)[:1].copy())  # of one number, for which no later write has to wait
         self._room.acquire()
         if self._error:
             raise self._error
@@ -102,39 +88,39 @@ class ThroughputTimer:
             self._room.release()
 
 
-class StepProfiler:
-    """Times compute and exchange of every `every`-th step, with a wait between them.
+class StepMonitor:
+    """Times the steps of `Trainer.train_step` and reports their phases in the heartbeat.
 
-    The wait prevents the step from overlapping with its neighbours, so throughput excludes these steps.
+    Args:
+        passes: Forward and backward passes of a step on all devices of the rank.
+        grads: The gradients of each device; backward ends with the first one.
+        weights: The first layer's weights on each device, which an update writes last.
     """
 
-    def __init__(self, every: int, timer: ThroughputTimer):
-        self.every, self.timer = every, timer
-        self.seconds: Dict[str, List[float]] = {}
-        self._mark: Optional[tuple] = None  # of the timer, at the begin of a profiled step
+    def __init__(self, heartbeat: NoHeartbeat, passes: int, grads: List[list], weights: list):
+        self.heartbeat, self.grads, self.weights = heartbeat, grads, weights
+        self.several_passes = passes > len(grads)
+        self.timer = ThroughputTimer(len(grads))
 
-    def begin(self, step: int) -> None:
-        """Begin a step; the other methods do nothing unless it is an `every`-th one."""
-        if step % self.every == self.every - 1:
-            nd.waitall()
-            self._mark, self._last = self.timer.mark(), time.perf_counter()
+    def input(self, read: Callable[[int], Iterator]) -> Callable[[int], Iterator]:
+        """Return `read`, a function from a step to its micro-batches, timed. What follows a micro-batch is compute."""
 
-    def record(self, metric: str) -> None:
-        """Record the time since the last call, until the work dispatched so far is done."""
-        if self._mark:
-            nd.waitall()
-            then, self._last = self._last, time.perf_counter()
-            self.seconds.setdefault(metric, []).append(self._last - then)
+        def timed(step: int) -> Iterator:
+            self.heartbeat.phase, asked_at = Phase.INPUT, time.perf_counter()
+            for micro in read(step):
+                self.timer.fetched(asked_at, micro.labels.shape[0])
+                self.heartbeat.phase = Phase.COMPUTE
+                yield micro
+                if self.several_passes:
+                    self.heartbeat.phase = Phase.EXCHANGE  # a device may still be in the previous step's exchange
+                    self.timer.dispatched(self.grads[micro.replica][0])
+                self.heartbeat.phase, asked_at = Phase.INPUT, time.perf_counter()
+            self.heartbeat.phase = Phase.EXCHANGE
 
-    def end(self) -> None:
-        """End the step."""
-        if self._mark:
-            nd.waitall()
-            self.timer.exclude_since(self._mark)
-            self._mark = None
+        return timed
 
-    def take(self) -> Dict[str, float]:
-        """Return the medians in seconds since the last call by metric, {} if no step was profiled, and reset."""
-        medians = {metric: statistics.median(seconds) for metric, seconds in self.seconds.items()}
-        self.seconds = {}
-        return medians
+    def step_dispatched(self) -> None:
+        """Record that all work of a step is dispatched."""
+        for array in self.weights:
+            self.timer.dispatched(array)
+        self.heartbeat.progress(step=True)

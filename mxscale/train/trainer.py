@@ -10,6 +10,7 @@ from typing import List, Optional, Tuple
 from mxnet import autograd
 
 from mxscale.config.schema import Config
+from mxscale.config.sizes import Sizes
 from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat, Phase
 from mxscale.distributed.stop_consensus import StopConsensus
 from mxscale.models import weights, zoo
@@ -20,14 +21,12 @@ from mxscale.train import builders, precision
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
 from mxscale.train.evaluation import Evaluator
 from mxscale.train.metrics import Accumulator, MetricsLog
-from mxscale.train.optim.clipping import clipping
+from mxscale.train.optim.averaging import average_of
 from mxscale.train.optim.mixing import Mixing
-from mxscale.train.optim.optimizer import advance, make_trainer
+from mxscale.train.optim.optimizer import advance, clip_norm, make_trainer
 from mxscale.train.optim.schedule import learning_rate
-from mxscale.train.pretrained_init import check_first_loss
 from mxscale.train.shard_statistics import ShardStatistics
-from mxscale.train.step_monitor import StepMonitor
-from mxscale.train.stopping import reason_to_end
+from mxscale.train.timing import StepMonitor
 
 
 class Trainer:
@@ -78,10 +77,9 @@ class Trainer:
         self.exchange = builders.gradient_exchange(comm, self.net, self.trained, config, sizes)
         self.grads = self.exchange.replicas
         self.divides_by = sizes.global_batch / self.exchange.divisor
-        self.clip_norm = clipping(config.optimizer.clip_norm, self.divides_by, self.optimizer)
 
         # Start from the newest checkpoint, or from step 0
-        self.average = builders.average(config.optimizer.ema_decay, parameters, running, self.statistics)
+        self.average = average_of(parameters, config.optimizer.ema_decay, running, self.statistics)
         state = TrainingState(
             parameters, running, self.optimizer, self.statistics, self.precision, self.exchange, self.average
         )
@@ -90,9 +88,8 @@ class Trainer:
 
         # Metrics, times of the steps, and the stop consensus
         self.metrics_log, self.accumulator = MetricsLog(run, comm, attempt, heartbeat), Accumulator(devices)
-        first_weights, delayed = self.trained[0].list_data(), config.comm.double_buffering
-        self.monitor = StepMonitor(heartbeat, passes, self.grads, first_weights, delayed)
-        self.micro_batches, self.sum_gradients = self.monitor.input(batches.step), self.monitor.exchange(self.exchange)
+        self.monitor = StepMonitor(heartbeat, passes, self.grads, self.trained[0].list_data())
+        self.micro_batches = self.monitor.input(batches.step)
         self.stop_consensus = StopConsensus(comm, lambda: run.stop_reason() is not None)
 
     def train(self) -> dict:
@@ -107,8 +104,8 @@ class Trainer:
             return self.interrupted()
         while not self.ended():
             self.stop_consensus.propose(self.step)
-            with self.monitor.step(self.step):
-                self.train_step()
+            self.train_step()
+            self.monitor.step_dispatched()
             if not self.end_step():
                 return self.interrupted()
         if self.plan.splits.get("test") and not self.test():
@@ -139,8 +136,8 @@ class Trainer:
                 self.exchange.pass_done(micro.replica)
 
         # Gradients: one sum over shards, devices and ranks; the update divides it by the global batch
-        if self.sum_gradients():
-            self.clip_norm(self.trained)
+        if self.exchange():
+            clip_norm(self.trained, self.config.optimizer.clip_norm, self.divides_by, self.optimizer)
             advance(self.optimizer, self.lr(self.step), self.step / self.sizes.steps_per_epoch)
             self.optimizer.update(self.divides_by)
         self.average.update(self.step)
@@ -157,15 +154,12 @@ class Trainer:
         validates = last or step % (self.config.validate_every * self.sizes.steps_per_epoch) == 0
         saves = last or self.checkpointer.due(step)
         self.heartbeat.phase = Phase.EXCHANGE  # the stop consensus and the metrics wait for all ranks
-        if step == 1:
-            check_first_loss(self.run, self.config, self.plan, self.comm, self.accumulator)
         stop = self.stop_consensus.agreed()
         saves = saves or stop
 
         self.require_finite(self.metrics_log.poll())
         if validates or saves or step % self.config.log_every == 0:
-            interval, profile = self.monitor.timer.lap(), self.monitor.profiler.take()
-            self.metrics_log.record(step, self.lr(step - 1), self.accumulator.take(), interval, profile)
+            self.metrics_log.record(step, self.lr(step - 1), self.accumulator.take(), self.monitor.timer.lap())
         if not (validates or saves):
             return True
         self.require_finite(self.metrics_log.drain())
@@ -223,3 +217,22 @@ class Trainer:
     def interrupted(self) -> dict:
         """Return the outcome of a rank that stopped on request."""
         return {"state": "interrupted", "exit": directory.INTERRUPTED, "step": self.step}
+
+
+def reason_to_end(config: Config, sizes: Sizes, step: int, best: Optional[dict]) -> Optional[str]:
+    """Return why training ends after `step`, or None if it continues, or if that was its last step.
+
+    A checkpoint holds the arguments, so a resumed run ends at the step of an uninterrupted one.
+
+    Args:
+        best: The best validation until now, {"step", "val/top1", ...}; None before the first.
+    """
+    if best is None or step >= sizes.total_steps:
+        return None
+    if config.stop_at_target and best["val/top1"] >= config.target_top1:
+        return f"val top-1 reached target_top1={config.target_top1:g}"
+    interval = config.validate_every * sizes.steps_per_epoch
+    # Whole intervals, because a resume may have changed max_steps or validate_every
+    if config.patience is not None and step // interval - best["step"] // interval >= config.patience:
+        return f"no higher val top-1 in patience={config.patience} validations"
+    return None

@@ -111,8 +111,8 @@ def test_last_accumulated_backward_hides_the_exchange():
 
 
 def test_exchange_longer_than_compute_is_partly_hidden():
-    facts = replace(TWO, exchange_s=0.15)  # 0.05 s of it remain
-    assert gains(EXCHANGE, facts)["comm.double_buffering=true"] == round(0.2 / 0.15 - 1, 3)
+    longer = diagnose(times(0.0001, compute=0.1, exchange=0.25))  # 0.05 s of its 0.15 s remain
+    assert gains(longer)["comm.double_buffering=true"] == round(0.25 / 0.15 - 1, 3)
 
 
 def test_smaller_buckets_are_advised_for_one_bucket():

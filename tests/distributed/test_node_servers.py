@@ -33,10 +33,9 @@ def test_one_machine_has_one_process():
 
 
 def test_machines_with_unequal_devices_are_refused():
-    placed = Placement(3, 8, NODES)
-    message = error_of(backend_checks.check_equal_nodes, Comm(**SAME), placed)
+    message = error_of(backend_checks.check_backend, Comm(**SAME), "sgd", "cpu", 3, NODES)
     assert "10.0.0.2:2, 10.0.0.3:1" in message
-    backend_checks.check_equal_nodes(Comm(**SAME), Placement(4, 8, NODES))
+    backend_checks.check_backend(Comm(**SAME), "sgd", "cpu", 4, NODES)
 
 
 @pytest.fixture

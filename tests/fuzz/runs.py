@@ -14,7 +14,7 @@ from .damage import BYTES, NODES, canary, damaged_bytes, damaged_value, place
 TEXT = ("", "{", "null", "5", "[1, 2]", '"x"', "{}", '{"a": {"b": NaN}}', "\0\0\0", "\xff\xfe")
 TASKS = ("resume", "resume", "resume", "finetune", "rerun", "export", "sibling")
 # Files that none of the tasks need
-OPTIONAL = ("warnings.json", "params.json", "tracking.json", "summary.json", "overrides.yaml")
+OPTIONAL = ("params.json", "tracking.json", "summary.json", "overrides.yaml")
 
 
 def make(draw, folder: Path, command: bool, shared: Path) -> Case:

@@ -151,7 +151,7 @@ def test_hanging_rank_is_named_with_last_log_lines(case, tmp_path, data_cache, m
     where = [f"runs={tmp_path}/runs", f"data.cache={data_cache}", "launch.start_timeout_s=20",
              f"log_every={log_every}"]  # fmt: skip
     status = job.execute(composed("train", *SMALL, *STRUCK, *where))
-    assert re.fullmatch(error + r"; the others wait: rank 1 is at hung.py:\d+ \(hang\), phase \w+", status.error)
+    assert re.fullmatch(error + r"; the others wait: rank 1 in phase \w+", status.error)
     out = capfd.readouterr().out
     assert "last lines of ranks/1.log:\n  hanging\n" in out
     (run,) = (tmp_path / "runs" / "train").iterdir()

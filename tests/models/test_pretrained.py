@@ -144,8 +144,12 @@ def test_model_name_must_fit_the_source(words, message):
 OWN = {"image_size": 288, "mean": [1.0, 2.0, 3.0], "std": [4.0, 5.0, 6.0], "interpolation": "bicubic", "crop": 0.95}
 
 
+def adopted(stated, **data):
+    return pretrained_init.adopted_input(Config(data=Data(**data)), stated)
+
+
 def test_input_of_the_weights_is_adopted_and_recorded():
-    found = pretrained_init.adopted_input(Data(image_size=224, eval_resize=256, pack_short_side=256), OWN, "x")
+    found = adopted(OWN, image_size=224, eval_resize=256, pack_short_side=256)
     assert found.taken == {
         **{key: OWN[key] for key in ("image_size", "mean", "std", "interpolation")},
         "eval_resize": 303,  # 288 / 0.95
@@ -156,21 +160,18 @@ def test_input_of_the_weights_is_adopted_and_recorded():
 
 
 def test_sizes_keep_their_ratio_to_the_image_size():
-    data = Data(image_size=224, eval_resize=256, pack_short_side=480)
-    assert pretrained_init.adopted_input(data, {"image_size": 448}, "x").taken == {
-        "image_size": 448, "eval_resize": 512, "pack_short_side": 512}  # fmt: skip
-    assert pretrained_init.adopted_input(data, {"image_size": 112}, "x").taken == {
-        "image_size": 112,
-        "eval_resize": 128,
-    }
-    small = Data(image_size=64, eval_resize=256, pack_short_side=64)
-    assert pretrained_init.adopted_input(small, {}, "x") == InputChange()
-    assert pretrained_init.adopted_input(small, {"mean": [0.0] * 3}, "x").taken == {"mean": [0.0] * 3}
+    data = {"image_size": 224, "eval_resize": 256, "pack_short_side": 480}
+    larger = {"image_size": 448, "eval_resize": 512, "pack_short_side": 512}
+    assert adopted({"image_size": 448}, **data).taken == larger
+    assert adopted({"image_size": 112}, **data).taken == {"image_size": 112, "eval_resize": 128}
+    small = {"image_size": 64, "eval_resize": 256, "pack_short_side": 64}
+    assert adopted({}, **small) == InputChange()
+    assert adopted({"mean": [0.0] * 3}, **small).taken == {"mean": [0.0] * 3}
 
 
 def test_unsupported_interpolation_is_refused():
     with pytest.raises(ConfigError, match=r"interpolation random is not supported \(bilinear, bicubic"):
-        pretrained_init.adopted_input(Data(), {"interpolation": "random"}, "x")
+        adopted({"interpolation": "random"})
 
 
 @pytest.mark.slow
@@ -268,4 +269,3 @@ def test_published_fine_tuning_runs_end_to_end(cli, tmp_path):
     assert params(ended.run)["output.weight"].shape == (4, 2048)
     assert ended.run.config().data.image_size == 224 and ended.run.config().data.mean == [0.0] * 3
     assert "symbol from symbol:" in ended.out and "mean [0.0, 0.0, 0.0], std [1.0, 1.0, 1.0]" in ended.out
-    assert ended.run.read("warnings.json") is None

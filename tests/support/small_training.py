@@ -6,12 +6,12 @@ import numpy as np
 from mxscale.config.schema import from_dict
 from mxscale.config.sizes import sizes
 from mxscale.distributed.communicators import Local
-from mxscale.distributed.exchange import Share, make_exchange
+from mxscale.distributed.exchange import make_exchange
 from mxscale.models import weights
 from mxscale.rundir.directory import RunDir
-from mxscale.train import builders
 from mxscale.train.checkpointer import Checkpointer, TrainingState
 from mxscale.train.metrics import MetricsLog
+from mxscale.train.optim.averaging import average_of
 from mxscale.train.optim.optimizer import make_trainer
 from mxscale.train.precision import Precision
 from mxscale.train.shard_statistics import ShardStatistics
@@ -41,8 +41,8 @@ class Training:
         self.run = RunDir(folder)
         self.run.path.mkdir(exist_ok=True)
         self.metrics_log = MetricsLog(self.run, Local(), 1)
-        exchange = make_exchange(Local(), [[]], self.config.comm, Share(8))
-        self.average = builders.average(self.config.optimizer.ema_decay, self.parameters, running, self.statistics)
+        exchange = make_exchange(Local(), [[]], self.config.comm, images=8)
+        self.average = average_of(self.parameters, self.config.optimizer.ema_decay, running, self.statistics)
         precision = Precision("float32", None)
         state = TrainingState(
             self.parameters, running, self.trainer, self.statistics, precision, exchange, self.average

@@ -38,7 +38,7 @@ def saved(tmp_path):
 
 
 def newest_step(training):
-    found = checkpointer.newest(training.run.checkpoints)
+    found = resumable(training.run)
     return found and found.state["step"]
 
 
@@ -66,7 +66,7 @@ def test_saving_does_not_disturb_training(tmp_path):
 
 
 def test_checkpoint_is_read_as_written(saved):
-    found = checkpointer.newest(saved.run.checkpoints)
+    found = resumable(saved.run)
     arrays = {name: array.asnumpy() for name, array in found.params.items()}
     assert weights.params_sha256(arrays) == found.state["params_sha256"] == saved.checkpointer.params_sha256
     assert found.path.name == "000000003"
@@ -76,7 +76,7 @@ def test_checkpoint_is_read_as_written(saved):
 
 
 def test_saved_running_statistics_are_the_average_of_shards(saved):
-    found = checkpointer.newest(saved.run.checkpoints)
+    found = resumable(saved.run)
     mean = found.statistics.astype("float64").mean(axis=0)[:WIDTH]
     assert found.params["1.running_mean"].asnumpy() == pytest.approx(mean, rel=1e-6)
 
@@ -122,14 +122,12 @@ def add_a_byte(path):
 def test_damaged_checkpoint_is_ignored(saved, name, damage):
     damage(saved.run.checkpoints / "000000003" / name)
     assert newest_step(saved) == 2
-    assert resumable(saved.run).state["step"] == 2
     assert saved.checkpointer.last_valid().endswith("/000000002")
 
 
 def test_resume_is_refused_if_all_checkpoints_are_damaged(saved):
     for step in (1, 2, 3):
         empty(saved.run.checkpoint(step) / "optimizer")
-    assert newest_step(saved) is None
     message = f"^resume={saved.run.path}: every checkpoint there is damaged; start a new run$"
     with pytest.raises(ConfigError, match=message):
         resumable(saved.run)
@@ -261,9 +259,6 @@ class InFlight:
 
     def state(self):
         return {"0": mx.nd.ones((10,))}
-
-    def residuals(self):
-        return {}
 
 
 def test_resume_without_double_buffering_is_refused(tmp_path):

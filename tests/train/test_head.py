@@ -1,7 +1,6 @@
-"""The first loss of a new classifier, and the warning if it is not ln(classes)."""
+"""Frozen layers of a fine-tuning, and the progress that its parent shows."""
 
 import json
-import math
 
 import in_process
 import mxnet as mx
@@ -10,43 +9,13 @@ import pytest
 from composed import composed
 
 from mxscale.cli import settings
-from mxscale.config.schema import Config, from_dict
+from mxscale.config.schema import from_dict
 from mxscale.config.sizes import Sizes
 from mxscale.launcher import progress, setup
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
-from mxscale.tracking import payload
 from mxscale.train import prepare
-from mxscale.train.pretrained_init import first_loss_warning
-
-PRETRAINED = from_dict({"model": {"pretrained": "x.params"}})
-
-
-@pytest.mark.parametrize("classes", [2, 5, 256, 1000])
-def test_loss_near_ln_of_the_classes_is_expected(classes):
-    for away in (-0.49, 0, 0.49):
-        assert first_loss_warning(math.log(classes) + away, classes, Config()) is None
-
-
-@pytest.mark.parametrize(
-    "loss, config, words",
-    [
-        (
-            30.0,
-            PRETRAINED,
-            ["first loss is 30", "ln(256) = 5.55", "not normalised as these weights expect", "data.mean"],
-        ),
-        (30.0, Config(), ["the features are out of scale", "data.std"]),
-        (6.1, PRETRAINED, ["out of scale"]),
-        (1.0, PRETRAINED, ["already knows these labels"]),
-        (float("inf"), PRETRAINED, ["out of scale"]),
-        (float("nan"), PRETRAINED, ["returns NaN"]),
-    ],
-)
-def test_warning_names_the_likely_cause(loss, config, words):
-    warning = first_loss_warning(loss, 256, config)
-    assert len(warning.splitlines()) == 1 and not [word for word in words if word not in warning], warning
 
 
 def trained(tmp_path, data_cache, *overrides, entry="finetune"):
@@ -71,23 +40,6 @@ def loud(tmp_path):
     arrays["features.5.1.body.4.gamma"] = arrays["features.5.1.body.4.gamma"] * 1000
     weights.save(tmp_path / "loud.params", arrays)
     return f"model.pretrained={tmp_path}/loud.params"
-
-
-@pytest.mark.slow
-def test_warning_is_printed_and_recorded(tmp_path, data_cache, loud, capsys):
-    run = trained(tmp_path, data_cache, loud)
-    warning = run.read("warnings.json")["first_loss"]
-    assert "not normalised as these weights expect" in warning
-    assert f"warning: {warning}" in capsys.readouterr().out  # a rank's log
-    watched = progress.Progress(run, run.plan(), lambda line: {})
-    watched.update()
-    assert warning not in capsys.readouterr().out  # of an earlier attempt
-    watched.warned = None
-    watched.update()
-    watched.update()
-    assert capsys.readouterr().out.count(warning) == 1
-    assert payload.tags(run)["warning"] == warning
-    assert (run.path / "warnings.json", None) in payload.artifacts(run)
 
 
 def test_a_line_without_metrics_begins_an_attempt(tmp_path):
@@ -116,12 +68,6 @@ def test_a_long_phase_is_printed_every_30_seconds(tmp_path, monkeypatch, capsys)
         "epoch 0.5  step 10/40  no new line; rank 0: validation",
         "epoch 0.5  step 10/40  no new line; rank 0: validation",
     ]
-
-
-@pytest.mark.slow
-def test_expected_and_retained_classifiers_give_no_warning(tmp_path, data_cache, loud):
-    assert trained(tmp_path, data_cache, entry="train").read("warnings.json") is None  # from scratch
-    assert trained(tmp_path, data_cache, loud, entry="train").read("warnings.json") is None  # its own head
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from machine import until
 from mxscale.distributed.communicators import Local
 from mxscale.rundir.directory import RunDir
 from mxscale.train.metrics import Accumulator, MetricsLog
-from mxscale.train.timing import StepProfiler, ThroughputTimer
+from mxscale.train.timing import ThroughputTimer
 
 GATES = []  # of arrays that the device computes until their gate is open
 
@@ -185,59 +185,6 @@ def test_restart_excludes_the_time_since_the_last_lap(timer):
     assert (images, waited) == (0, 0) and seconds <= time.perf_counter() - restarted_at + SKEW_S
 
 
-# ---------------------------------------------------------------- step profiler
-
-
-def test_every_50th_step_is_profiled(timer):
-    profiler, profiled = StepProfiler(50, timer), []
-    for step in range(200):
-        profiler.begin(step)
-        profiler.record("time/compute")
-        profiler.end()
-        if profiler.take():
-            profiled.append(step)
-    assert profiled == [49, 99, 149, 199]
-
-
-def test_profiled_step_does_not_count_in_throughput():
-    began = time.perf_counter()
-    timer = ThroughputTimer()
-    profiler = StepProfiler(1, timer)
-    timer.fetched(time.perf_counter(), 8)
-    waited = timer.waited_s
-    profiler.begin(0)
-    asked_at = time.perf_counter()
-    time.sleep(0.05)
-    timer.fetched(asked_at, 32)
-    profiler.record("time/compute")
-    time.sleep(0.1)
-    profiler.record("time/exchange")
-    profiler.end()
-    parts = profiler.take()
-    assert parts["time/compute"] >= 0.05 - SKEW_S and parts["time/exchange"] >= 0.1 - SKEW_S
-    images, seconds, its_wait = timer.lap()()
-    assert (images, its_wait) == (8, waited)
-    assert seconds + sum(parts.values()) <= time.perf_counter() - began + SKEW_S
-    assert profiler.take() == {}
-
-
-def test_profiled_step_waits_for_the_device(timer, held):
-    profiler, began = StepProfiler(1, timer), time.perf_counter()
-    profiler.begin(0)
-    _, gate = held()
-    threading.Timer(0.1, gate.set).start()
-    profiler.record("time/compute")
-    assert gate.is_set()
-    profiler.record("time/exchange")
-    assert sum(profiler.take().values()) <= time.perf_counter() - began + SKEW_S
-
-
-def test_several_profiled_steps_give_their_median(timer):
-    profiler = StepProfiler(1, timer)
-    profiler.seconds = {"time/compute": [0.1, 0.9, 0.2], "time/exchange": [0.01, 0.02, 0.03]}
-    assert profiler.take() == {"time/compute": 0.2, "time/exchange": 0.02}
-
-
 # ---------------------------------------------------------------- metrics log
 
 
@@ -267,25 +214,17 @@ def test_other_ranks_write_nothing(tmp_path):
 
 
 def record(metrics_log, step, accumulator, timer):
-    metrics_log.record(step, 0.25, accumulator.take(), timer and timer.lap(), {})
+    metrics_log.record(step, 0.25, accumulator.take(), timer.lap())
 
 
 def test_line_has_means_over_the_images_of_its_interval(metrics_log, tmp_path, accumulator):
     accumulator.add(mx.nd.array([1, 3]), mx.nd.array([[0, 1], [1, 0]]), mx.nd.array([1, 1]))
     images_seconds_waited = partial(np.array, [100, 2.0, 0.5])
-    metrics_log.record(3, 0.25, accumulator.take(), images_seconds_waited, {})
+    metrics_log.record(3, 0.25, accumulator.take(), images_seconds_waited)
     assert metrics_log.drain() == [(3, 2.0)]
     (line,) = RunDir(tmp_path).lines()
     assert (line["metrics"]["train/loss"], line["metrics"]["train/top1"], line["metrics"]["lr"]) == (2.0, 50.0, 0.25)
     assert (line["metrics"]["throughput/images_per_s"], line["metrics"]["time/data_wait"]) == (50.0, 0.25)
-
-
-def test_interval_without_images_has_no_throughput(metrics_log, tmp_path, accumulator, timer):
-    accumulator.add(mx.nd.ones(1), mx.nd.array([[0, 1]]), mx.nd.ones(1))
-    record(metrics_log, 1, accumulator, timer)
-    metrics_log.drain()
-    (line,) = RunDir(tmp_path).lines()
-    assert set(line["metrics"]) == {"train/loss", "train/top1", "lr"}
 
 
 def test_loss_that_is_not_finite_is_returned(metrics_log, accumulator, timer):

@@ -11,8 +11,7 @@ from refusals import error_of
 from mxscale.config.schema import Optimizer
 from mxscale.models import zoo
 from mxscale.train.builders import has_dropout, reseeder
-from mxscale.train.optim.clipping import clip_norm, clipping
-from mxscale.train.optim.optimizer import CrossEntropy, make_optimizer, make_trainer
+from mxscale.train.optim.optimizer import CrossEntropy, clip_norm, make_optimizer, make_trainer
 from mxscale.util.errors import ConfigError
 
 
@@ -85,7 +84,7 @@ def test_gradients_are_clipped_by_their_common_norm(limit, factor):
         parameter.initialize(mx.init.Zero())
         parameter.grad()[:] = mx.nd.array(gradients[name])
     trainer = make_trainer(list(parameters.values()), Optimizer(lr=1.0), multi_precision=False)
-    clipping(limit, 10, trainer)(list(parameters.values()))
+    clip_norm(list(parameters.values()), limit, 10, trainer)
     for name, parameter in parameters.items():
         assert parameter.grad().asnumpy() == pytest.approx(factor * np.array(gradients[name]), rel=1e-5)
 
@@ -95,7 +94,7 @@ def test_norm_of_many_values_is_exact():
     parameter.initialize(mx.init.Zero())
     values = np.random.RandomState(0).standard_normal(parameter.shape).astype(np.float32)
     parameter.grad()[:] = mx.nd.array(values)
-    clip_norm([parameter], 1.0)
+    clip_norm([parameter], 1.0, 1, make_trainer([parameter], Optimizer(), False))
     assert np.linalg.norm(parameter.grad().asnumpy().astype(np.float64)) == pytest.approx(1, rel=1e-5)
 
 

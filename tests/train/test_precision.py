@@ -8,23 +8,24 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+from mxscale.config.schema import from_dict
 from mxscale.distributed.communicators import Local
-from mxscale.train.precision import check
+from mxscale.train.prepare import check_settings
 from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 
 def test_amp_of_mxnet_1_5_is_refused(monkeypatch):
     monkeypatch.setattr(mx, "__version__", "1.5.0")
-    message = r"^precision=amp: MXNet 1\.5\.0 cannot resume with it; use precision=float16, or"
+    message = r"^precision=amp: MXNet 1\.5 cannot resume with it; use precision=float16, or"
     with pytest.raises(ConfigError, match=message):
-        check("amp")
+        check_settings(from_dict({"precision": "amp"}), None)
 
 
 @pytest.mark.parametrize("version, precision", [("1.9.1", "amp"), ("1.5.0", "float16"), ("1.5.0", "float32")])
 def test_other_precisions_are_accepted(monkeypatch, version, precision):
     monkeypatch.setattr(mx, "__version__", version)
-    check(precision)
+    check_settings(from_dict({"precision": precision}), None)
 
 
 def test_a_float16_network_is_updated_by_the_mean_of_all_passes(tmp_path):

@@ -7,7 +7,7 @@ from in_process import prepared, trained
 
 from mxscale.config.schema import from_dict
 from mxscale.config.sizes import sizes
-from mxscale.train.stopping import reason_to_end
+from mxscale.train.trainer import reason_to_end
 from mxscale.util.errors import ConfigError
 
 

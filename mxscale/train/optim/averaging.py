@@ -40,13 +40,7 @@ class WeightAverage(NoAverage):
         running: Names of the parameters whose values `statistics` holds for each shard.
     """
 
-    def __init__(
-        self,
-        decay: float,
-        parameters: Dict[str, gluon.Parameter],
-        running: List[str],
-        statistics: ShardStatistics,
-    ):
+    def __init__(self, parameters: Dict[str, gluon.Parameter], decay: float, running: List[str], statistics):
         self.decay, self.running, self.statistics = decay, running, statistics
         self.weights = {name: p for name, p in parameters.items() if p.grad_req != "null"}
         self.average = {name: p.list_data()[0].copy() for name, p in self.weights.items()}
@@ -75,3 +69,8 @@ class WeightAverage(NoAverage):
         if STATISTICS in state:
             table = state[STATISTICS].asnumpy()
             self.rows = {shard: table[shard] for shard in self.rows}
+
+
+def average_of(parameters, decay: Optional[float], running, statistics: ShardStatistics) -> NoAverage:
+    """Return the moving average of a network; without a decay the network itself."""
+    return WeightAverage(parameters, decay, running, statistics) if decay else NoAverage()

@@ -1,10 +1,10 @@
-"""The optimizer of a run and the loss that it minimises."""
+"""The optimizer of a run, clipping of its gradients and the loss that it minimises."""
 
 from pkgutil import resolve_name
-from typing import Sequence
+from typing import Optional, Sequence
 
 import mxnet as mx
-from mxnet import gluon
+from mxnet import gluon, nd
 
 from mxscale.config.optimizers import OPTIMIZERS, optimizer_entry
 from mxscale.config.schema import Optimizer as OptimizerConfig
@@ -17,6 +17,8 @@ for _name, _entry in OPTIMIZERS.items():
 # Arguments of MXNet's optimizers that have a key of their own
 OWN_KEYS = {"learning_rate": "lr", "wd": "weight_decay", "momentum": "momentum", "clip_gradient": "clip_gradient",
             "multi_precision": "multi_precision", "mu1": "momentum"}  # fmt: skip
+
+TINY = 1e-6  # keeps a norm of 0 from dividing; as in PyTorch's clip_grad_norm_
 
 
 def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> gluon.Trainer:
@@ -70,6 +72,28 @@ def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx
             f"optimizer.name={config.name} does not accept these settings ({error}); "
             "optimizer.momentum=null omits momentum, optimizer.params={...} adds arguments"
         ) from None
+
+
+def clip_norm(trained, limit: Optional[float], images: float, trainer: gluon.Trainer) -> None:
+    """Scale the summed gradients of parameters in place, so that their mean has a norm of at most `limit`; None: any.
+
+    The norm is the 2-norm of all gradients together (arXiv:1211.5063, sec. 3.2). Nothing waits for the device.
+    `nd.sum` compensates rounding and adds in one order for any number of threads; `nd.norm` and `nd.multi_sum_sq` are
+    0.2 % off for two million values.
+
+    Args:
+        images: What the update divides the sums by for the mean over the global batch.
+        trainer: Divides them by AMP's loss scale too.
+    """
+    if limit is None:
+        return
+    most = limit * images / trainer._scale
+    for grads in zip(*(parameter.list_grad() for parameter in trained)):  # of each device
+        squares = [nd.sum(nd.square(grad.astype("float32"))) for grad in grads]
+        norm = nd.sqrt(nd.sum(nd.concat(*squares, dim=0)))
+        factor = nd.minimum(most / (norm + TINY), 1)
+        for grad in grads:
+            grad *= factor.astype(grad.dtype)
 
 
 class CrossEntropy(gluon.HybridBlock):

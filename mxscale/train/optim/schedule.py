@@ -35,21 +35,12 @@ def learning_rate(config: Config, sizes: Sizes) -> Callable[[int], float]:
 
     def at(step: int) -> float:
         if step < warmup_steps:
-            return warmup(step, warmup_steps, start, lr)
-        share = progress(step, warmup_steps, planned_steps)
-        return after_warmup(Position(step / sizes.steps_per_epoch, share, lr, schedule.final_lr * scaling), schedule)
+            return start + (lr - start) * step / warmup_steps
+        progress = min((step - warmup_steps) / max(planned_steps - warmup_steps, 1), 1.0)
+        epoch = step / sizes.steps_per_epoch
+        return after_warmup(Position(epoch, progress, lr, schedule.final_lr * scaling), schedule)
 
     return at
-
-
-def warmup(step: int, steps: int, start: float, end: float) -> float:
-    """Rise linearly from `start` at step 0 to `end` at step `steps`."""
-    return start + (end - start) * step / steps
-
-
-def progress(step: int, first: int, last: int) -> float:
-    """Return the share of the steps from `first` to `last` that are done, in 0..1."""
-    return min(max((step - first) / max(last - first, 1), 0.0), 1.0)
 
 
 def constant(at: Position, settings: Schedule) -> float:
