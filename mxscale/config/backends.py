@@ -6,6 +6,8 @@ Standard library only: the schema, validation and the parent process read it. do
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
+from mxscale.config.compressions import COMPRESSIONS
+
 # How gradients travel, as perfmodel/step_time.py models it
 RING, ALL_TO_ALL, SERVERS = "ring", "all_to_all", "servers"
 
@@ -29,6 +31,11 @@ class Backend:
     mxnet_feature: str = ""  # feature that MXNet must be built with, as mxnet.runtime.Features names it
     gpus_only: bool = False  # does not train on a CPU
     aliases: Tuple[str, ...] = ()  # MXNet's kvstore types that are refused with a pointer to this back end
+
+    @property
+    def compression(self) -> Tuple[str, ...]:
+        """Values of comm.compression that it supports."""
+        return tuple(entry.name for entry in COMPRESSIONS.values() if not (self.needs_servers and entry.error_feedback))
 
     def repeats(self, ranks: int) -> bool:
         """Return whether two runs of one configuration with this number of ranks give the same bits."""

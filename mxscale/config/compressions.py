@@ -4,7 +4,7 @@ Standard library only. docs/extending.md shows how to add one.
 """
 
 from dataclasses import dataclass
-from typing import Dict
+from typing import Dict, Tuple
 
 PRECISIONS = ("float32", "float16", "amp")
 
@@ -17,6 +17,13 @@ class Compression:
     help: str
     implementation: str  # "module:Class" of a distributed.compression.Wire
     bytes_each: float  # bytes of a gradient on the network, for the performance model
+    # What an exchange rounds off is kept in float32 and added in the next step. Checkpoints hold it
+    error_feedback: bool = False
+
+    @property
+    def accepted(self) -> Tuple[str, ...]:
+        """The values of precision that it accepts. With amp the loss scale of a residual may be an earlier one."""
+        return tuple(name for name in PRECISIONS if not (self.error_feedback and name == "amp"))
 
 
 COMPRESSIONS: Dict[str, Compression] = {

@@ -54,6 +54,7 @@ def validate(config: Config) -> Config:
     _check_ranks(config.launch, comm, data.shards)
     _check_double_buffering(comm, precision)
     _check_servers(comm)
+    _check_compression(comm, precision)
     return config
 
 
@@ -234,4 +235,15 @@ def _check_servers(comm: Comm) -> None:
         raise ConfigError(
             f"comm.servers={comm.servers} with comm={comm.backend}: that back end has no servers; "
             "use comm=parameter_server"
+        )
+
+
+def _check_compression(comm: Comm, precision: str) -> None:
+    if comm.compression not in comm.entry.compression:
+        why = "a checkpoint cannot hold its residuals of a run with parameter servers; use comm=horovod"
+        raise ConfigError(f"comm.compression={comm.compression} with comm={comm.backend}: {why}")
+    if precision not in comm.in_transit.accepted:
+        raise ConfigError(
+            f"comm.compression={comm.compression} with precision={precision}: the compression does not accept it; "
+            f"use precision={' or '.join(comm.in_transit.accepted)}"
         )

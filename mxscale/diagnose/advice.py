@@ -118,7 +118,9 @@ def of_cores(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
 
 
 def of_compute(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
-    allowed = not config.comm.double_buffering and not network(config.model.name).from_weights
+    comm = config.comm
+    allowed = not comm.double_buffering and "amp" in comm.in_transit.accepted
+    allowed &= not network(config.model.name).from_weights
     if facts.device == "gpu" and config.precision == "float32" and allowed:
         why = "half the bytes, and faster float16 multiplication"
         yield Advice("precision=amp", step.without(step.compute / 2), why)

@@ -30,7 +30,7 @@ class Wire:
         self.scale = divisor if narrow else self.scale_of(images)
         self.unscale = self.scale / divisor
         self.arrays = bucket.flats
-        if copies or narrow or self.dtype != "float32":
+        if copies or narrow or bucket.residuals or self.dtype != "float32":
             self.arrays = [nd.zeros(flat.shape, ctx=flat.context, dtype=self.dtype) for flat in bucket.flats]
 
     def scale_of(self, images: int) -> float:
@@ -44,10 +44,15 @@ class Wire:
 
     def pack(self) -> List[nd.NDArray]:
         """Return the arrays to sum in place, one for each replica."""
-        for total, array in zip(self.bucket.sums(), self.arrays):
+        residuals = self.bucket.residuals
+        for replica, (total, array) in enumerate(zip(self.bucket.sums(), self.arrays)):
             if self.scale != 1:
                 total /= self.scale
+            if residuals:
+                total += residuals[replica] / self.scale
             self.encode(total, array)
+            if residuals:
+                residuals[replica][:] = (total - array.astype("float32")) * self.scale
         return self.arrays
 
     def unpack(self) -> None:

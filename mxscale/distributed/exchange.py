@@ -12,6 +12,7 @@ float32 and returned as means over their addends; the exchange's `divisor` is th
 """
 
 import math
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Dict, List
 
@@ -25,28 +26,40 @@ from mxscale.distributed.compression import Wire, is_half
 Replicas = List[List[nd.NDArray]]  # the gradients of each replica (a device of this rank), in the same order
 
 
-def make_exchange(comm, like: Replicas, options: Comm, images: int = 1, passes: int = 1, ordered: bool = False):
+@dataclass(frozen=True)
+class Share:
+    """What one replica computes of each step, in `shards * micro_batches` backward passes."""
+
+    images: int = 1
+    shards: int = 1
+    micro_batches: int = 1  # with accumulation; 1 if backward itself adds the gradients of a shard's passes
+
+    @property
+    def passes(self) -> int:
+        return self.shards * self.micro_batches
+
+
+def make_exchange(comm, like: Replicas, options: Comm, share: Share, ordered: bool = False):
     """Return the exchange that `options` describe. A call per step exchanges gradients and returns whether to update.
 
     Args:
         like: Arrays of the gradients' shapes, in the order of the forward pass. Gradients must be written to the
             exchange's `replicas`.
-        images: Images of a step that each replica computes.
-        passes, ordered: See Exchange.
+        ordered: See Exchange.
     """
-    addends = comm.size * len(like) * passes
+    addends = comm.size * len(like) * share.passes
     if addends == 1 and not options.double_buffering:
         return Exchange(comm, like, [])
-    most = bucket_bytes(options, sum(map(nbytes, like[0])))
-    buckets = [Bucket(like, places) for places in fill(like[0], most)]
+    most, feedback = bucket_bytes(options, sum(map(nbytes, like[0]))), options.in_transit.error_feedback
+    buckets = [Bucket(like, places, feedback) for places in fill(like[0], most)]
     replicas = [_in_order(buckets, replica) for replica in range(len(like))]
     # A power of two changes no bit but below 6e-5; the optimizer has one factor for float16 and float32 gradients
     divisor = 2 ** math.ceil(math.log2(addends)) if any(is_half(bucket.flats[0]) for bucket in buckets) else 1
     wire_class, copies = resolve_name(options.in_transit.implementation), options.double_buffering
 
     def exchange(name: str) -> Exchange:
-        wires = [wire_class(bucket, f"{name}.{i}", images, divisor, copies) for i, bucket in enumerate(buckets)]
-        return Exchange(comm, replicas, wires, passes, ordered, options.overlap)
+        wires = [wire_class(bucket, f"{name}.{i}", share.images, divisor, copies) for i, bucket in enumerate(buckets)]
+        return Exchange(comm, replicas, wires, share.passes, ordered, options.overlap)
 
     return Delayed(exchange("even"), exchange("odd")) if options.double_buffering else exchange("grads")
 
@@ -59,8 +72,7 @@ class Exchange:
     Args:
         replicas: Arrays that hold the gradients before and the sums, divided by `divisor`, after a call.
         wires: One per bucket: what is sent.
-        passes: Backward passes of each replica in a step, without those that add to another's gradients. With several,
-            `pass_done` must be called after each one.
+        passes: Backward passes of each replica. With several, `pass_done` must be called after each one.
         ordered: Add in an order that depends on the shards alone, so that 1, 2, 4 ... ranks get the same bits if ranks
             divide shards and both are powers of two. A ring adds in the order of ranks; gathering and adding here
             sends ranks / 2 times as many bytes.
@@ -115,6 +127,31 @@ class Exchange:
 
     def restore(self, state: Dict[str, nd.NDArray]) -> None:
         """Continue from `state()`."""
+
+    def residuals(self) -> Dict[str, nd.NDArray]:
+        """Return what error feedback has not sent yet: "replica.gradient" -> array, of all ranks. A collective.
+
+        By gradient, not by bucket, so that other buckets can continue; {} without error feedback.
+        """
+        saved = {}
+        for wire in self.wires:
+            bucket = wire.bucket
+            if bucket.residuals:
+                for replica, flat in enumerate(self.comm.all_gather(bucket.residuals, f"residual.{wire.name}")):
+                    views = views_of(flat.reshape((-1,)), bucket.views[0])
+                    saved.update({f"{replica}.{place}": view for place, view in zip(bucket.places, views)})
+        return saved
+
+    def restore_residuals(self, saved: Dict[str, nd.NDArray]) -> None:
+        """Continue from `residuals()`. Another number of replicas shares the sum, which keeps every gradient."""
+        count = len({name.partition(".")[0] for name in saved})
+        here = len(self.replicas)
+        for bucket in self.buckets if saved else ():
+            for replica, residual in enumerate(bucket.residuals):
+                number = self.comm.rank * here + replica
+                for place, view in zip(bucket.places, views_of(residual, bucket.views[0])):
+                    rows = [saved[f"{row}.{place}"] for row in range(count)]
+                    view[:] = rows[number] if count == self.comm.size * here else sum(rows) / (self.comm.size * here)
 
 
 class Delayed(Exchange):
@@ -199,14 +236,16 @@ class Bucket:
     Args:
         like: Arrays of all gradients' shapes, whose values initialise the views.
         places: The positions of the bucket's gradients among them.
+        feedback: Keep what an exchange rounds off in `residuals`, float32, an array for each replica.
     """
 
-    def __init__(self, like: Replicas, places: List[int]):
+    def __init__(self, like: Replicas, places: List[int], feedback: bool = False):
         self.places = places
         like = [[gradients[place] for place in places] for gradients in like]
         self.flats = [flatten(arrays) for arrays in like]
         self.views = [views_of(flat, arrays) for flat, arrays in zip(self.flats, like)]
         self.saved = [[] for _ in like]  # for each replica a flat array per finished shard, float32
+        self.residuals = [nd.zeros(flat.shape, ctx=flat.context) for flat in self.flats] if feedback else []
 
     def save(self, replica: int, micro_batch: int) -> None:
         gradients = self.flats[replica].astype("float32")

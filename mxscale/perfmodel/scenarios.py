@@ -99,14 +99,19 @@ def _layouts(grid: Grid) -> List[Tuple[int, str, str, int]]:
     return list(layouts.values())
 
 
-REFUSED_BY = ("nodes", "comm", "precision", "double_buffering")
+REFUSED_BY = ("nodes", "comm", "precision", "compression", "double_buffering")
 
 
 @functools.cache
-def _refusal(nodes: int, comm: str, precision: str, double_buffering: bool) -> str:
+def _refusal(nodes: int, comm: str, precision: str, compression: str, double_buffering: bool) -> str:
     """Return why a combination is invalid; "" if it is valid."""
-    if BACKENDS[comm].drives_all_devices and nodes > 1:
+    backend, wire = BACKENDS[comm], COMPRESSIONS[compression]
+    if backend.drives_all_devices and nodes > 1:
         return f"{', '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node"
+    if precision not in wire.accepted:
+        return f"compression={compression} needs {' or '.join(wire.accepted)} gradients"
+    if compression not in backend.compression:
+        return "the back end does not have this compression"
     if double_buffering and precision == "amp":
         return "double buffering does not work with precision=amp"
     return ""

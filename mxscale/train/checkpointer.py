@@ -5,6 +5,7 @@ checkpoints/<9-digit step>/params          the network as it is evaluated and ex
                            optimizer       the arrays of these states, if any
                            statistics      running statistics of batch normalisation by shard, a .npy array
                            exchange        with double buffering: the summed gradients in flight
+                           residuals       with a compression that has error feedback: what is not sent yet
                            trained         with ema_decay: the weights to resume from; params is their average
                            state.json      step, shards, best validation so far, loss scale
                            MANIFEST        SHA-256 of each file, in the format of sha256sum -c
@@ -36,7 +37,7 @@ from mxscale.util.atomic_files import digest_of, sync, write_text
 from mxscale.util.errors import ConfigError, short
 from mxscale.util.regular_files import open_regular
 
-ARRAYS = ("optimizer", "exchange", "trained")  # files of arrays that some checkpoints have
+ARRAYS = ("optimizer", "exchange", "residuals", "trained")  # files of arrays that some checkpoints have
 
 
 class NotFinite(ArithmeticError):
@@ -80,6 +81,7 @@ class Checkpoint(NamedTuple):
     statistics: np.ndarray  # (shards, values), float32
     optimizer: states.OptimizerState
     exchange: Dict[str, nd.NDArray]  # index of a bucket -> sums of gradients in flight; {} without any
+    residuals: Dict[str, nd.NDArray]  # as Exchange.residuals returns them
     trained: Dict[str, nd.NDArray]  # as NoAverage.state returns it
 
 
@@ -109,6 +111,7 @@ class Checkpointer:
         self.state.statistics.restore(checkpoint.statistics)
         self.state.precision.restore(checkpoint.state["loss_scale"])
         self.state.exchange.restore(checkpoint.exchange)
+        self.state.exchange.restore_residuals(checkpoint.residuals)
         self.best = checkpoint.state["best"]
         # A run that was shortened to this step may end without any validation
         unvalidated_end = self.best is None and checkpoint.state["step"] == self.sizes.total_steps
@@ -165,12 +168,13 @@ class Checkpointer:
         if not_finite:
             raise NotFinite(f"{not_finite[0]} is not finite after step {snapshot.step}; {self.last_valid()}")
         self.params_sha256 = weights.params_sha256(arrays)
-        failure = self._write(snapshot, metrics_log) if self.comm.rank == 0 else None
+        residuals = self.state.exchange.residuals()
+        failure = self._write(snapshot, residuals, metrics_log) if self.comm.rank == 0 else None
         if self.comm.total(np.array([failure is not None]))[0]:  # all ranks end together
             raise failure or OSError("rank 0 could not write its checkpoint")
         self.saved_step = snapshot.step
 
-    def _write(self, snapshot: Snapshot, metrics_log) -> Optional[OSError]:
+    def _write(self, snapshot: Snapshot, residuals: Dict[str, nd.NDArray], metrics_log) -> Optional[OSError]:
         in_flight = self.state.exchange.state()
         state = {
             "step": snapshot.step,
@@ -185,7 +189,7 @@ class Checkpointer:
         try:
             metrics_log.sync()
             final = self.run.checkpoint(snapshot.step)
-            extra = {"exchange": in_flight, "trained": self.state.average.state()}
+            extra = {"exchange": in_flight, "residuals": residuals, "trained": self.state.average.state()}
             write(final, state, snapshot, states.of_trainer(self.state.optimizer), extra)
             self._write_best()
             prune(self.run.checkpoints, snapshot.step, self.settings.keep, self.best_step)

@@ -14,7 +14,7 @@ from repository import ROOT
 from mxscale.config.schema import Comm
 from mxscale.config.sizes import bucket_bytes
 from mxscale.distributed.communicators import Local
-from mxscale.distributed.exchange import fill, make_exchange, pairwise
+from mxscale.distributed.exchange import Share, fill, make_exchange, pairwise
 from mxscale.models import weights, zoo
 from mxscale.train import builders
 
@@ -37,9 +37,11 @@ class TwoEqualRanks(Local):
             array *= 2
 
 
-def exchange_and_gradients(comm, like, bucket_bytes=2**20, passes=1, images=1, **options):
+def exchange_and_gradients(comm, like, bucket_bytes=2**20, shards=1, images=1, micro_batches=1, **options):
     """Return the exchange and the arrays of its gradients, initialised with the values of `like`."""
-    exchange = make_exchange(comm, [like], Comm(bucket_mb=bucket_bytes / 2**20, **options), images, passes)
+    exchange = make_exchange(
+        comm, [like], Comm(bucket_mb=bucket_bytes / 2**20, **options), Share(images, shards, micro_batches)
+    )
     return exchange, exchange.replicas[0]
 
 
@@ -111,7 +113,7 @@ def test_backward_writes_or_adds_into_the_buckets(options):
         trained = list(net.collect_params().values())
         for parameter in trained:
             parameter.grad_req = grad_req
-        exchange = make_exchange(TwoEqualRanks(), builders.gradients(trained, [mx.cpu()]), Comm(**options))
+        exchange = make_exchange(TwoEqualRanks(), builders.gradients(trained, [mx.cpu()]), Comm(**options), Share())
         replicas = exchange.replicas
         builders.move_gradients(trained, replicas)
         for _ in range(2):
@@ -213,13 +215,13 @@ def test_compressed_means_of_float16_gradients_are_rounded_by_each_rank():
     assert 2e-4 < np.linalg.norm(means - exact) / np.linalg.norm(exact) < 4e-3
 
 
-@pytest.mark.parametrize("micro_batches", [1, 4, 2])
-def test_passes_of_a_float16_network_add_up_in_float32(micro_batches):
+@pytest.mark.parametrize("passes", [{"shards": 4}, {"micro_batches": 4}, {"shards": 2, "micro_batches": 2}])
+def test_passes_of_a_float16_network_add_up_in_float32(passes):
     like = [mx.nd.zeros(2, dtype="float16")]
-    exchange, grads = exchange_and_gradients(Local(), like, passes=4)
+    exchange, grads = exchange_and_gradients(Local(), like, **passes)
     for number in range(4):
         grads[0][:] = mx.nd.array([40_000, 2**-24 * number], dtype="float16")  # the smallest float16 is 2**-24
-        exchange.pass_done(micro_batch=number % micro_batches)
+        exchange.pass_done(micro_batch=number % passes.get("micro_batches", 1))
     exchange()
     assert sums(exchange) == [[160_000, 8 * 2**-24]]  # of 6, in steps of 4
 
@@ -301,7 +303,7 @@ def test_double_buffering_delays_one_rank_too():
 
 
 def test_double_buffering_sums_shards_of_the_same_step():
-    exchange, grads = exchange_and_gradients(Local(), [mx.nd.zeros(2)], passes=2, double_buffering=True)
+    exchange, grads = exchange_and_gradients(Local(), [mx.nd.zeros(2)], shards=2, double_buffering=True)
     sums = []
     for step in range(3):
         for shard in range(2):
@@ -321,7 +323,7 @@ from mxscale.config.schema import Comm
 from mxscale.models import weights, zoo
 from mxscale.distributed.stop_consensus import StopConsensus
 from mxscale.distributed.communicators import open_communicator
-from mxscale.distributed.exchange import make_exchange
+from mxscale.distributed.exchange import Share, make_exchange
 from mxscale.train.shard_statistics import ShardStatistics
 
 comm = open_communicator(Comm())
@@ -334,7 +336,7 @@ def of_rank(rank, step):
 
 for compression in ("none", "fp16"):
     grads = [mx.nd.array(a, dtype=a.dtype) for a in of_rank(comm.rank, 0)]
-    exchange = make_exchange(comm, [grads], Comm(bucket_mb=6000 / 2**20, compression=compression), images=4)
+    exchange = make_exchange(comm, [grads], Comm(bucket_mb=6000 / 2**20, compression=compression), Share(4))
     [grads], worst = exchange.replicas, 0.0
     for step in range(20):
         for grad, value in zip(grads, of_rank(comm.rank, step)):

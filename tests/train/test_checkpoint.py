@@ -260,6 +260,9 @@ class InFlight:
     def state(self):
         return {"0": mx.nd.ones((10,))}
 
+    def residuals(self):
+        return {}
+
 
 def test_resume_without_double_buffering_is_refused(tmp_path):
     training = Training(tmp_path / "run")
