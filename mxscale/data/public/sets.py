@@ -10,8 +10,8 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Data
 from mxscale.data.class_names import class_names
+from mxscale.data.images import one_line
 from mxscale.data.public import formats
-from mxscale.data.public.archives import BadArchive
 from mxscale.data.public.fetch import File, Place, obtain, trusted
 from mxscale.data.tree import Tree
 from mxscale.data.tree_packer import PackJob, photograph_recipe, scan_recipe, tree_job
@@ -54,8 +54,9 @@ class Public(NamedTuple):
         obtain(self._files(data), place)
         try:
             return self.tree(place.folder, data, place.where)
-        except (BadArchive, OSError) as bad:
-            raise ConfigError(f"{place.where}: {bad}; place the files from {self.page} in {place.folder}") from None
+        except formats.ERRORS as error:
+            how = f"an archive is damaged or another one ({one_line(error)})"
+            raise ConfigError(f"{place.where}: {how}; place those of {self.page} in {place.folder}") from None
 
     def _files(self, data: Data) -> Tuple[File, ...]:
         if data.checksum == "published":
