@@ -34,13 +34,8 @@ from typing import NamedTuple, Optional, Union
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from mxscale.data.missing_data import has_one_scan, is_incomplete, jpeg_damage
+from mxscale.data.missing_data import fault, has_one_scan, simplejpeg
 from mxscale.util.regular_files import open_regular
-
-try:
-    import simplejpeg
-except ImportError:  # where a model is served: Pillow decodes to the same pixels
-    simplejpeg = None
 
 for plugin in ("Tiff", "WebP", "Jpeg2K", "Avif"):  # Pillow registers the others when it opens an image
     with contextlib.suppress(ImportError):
@@ -182,18 +177,10 @@ def _to_decode(content: bytes, limits: Limits, wanted: Optional[int]) -> Image.I
 
 def _loaded(content: bytes, limits: Limits, wanted: Optional[int] = None) -> Image.Image:
     """Return the image as it is in the file, or reduced as in `decode`."""
-
-    def load(content: bytes) -> Image.Image:
-        image = _to_decode(content, limits, wanted)
-        image.load()
-        return image
-
-    image = load(content)
-    if is_incomplete(image, content, load):
-        raise BadImage("truncated: data of some pixels is missing")
-    damage = jpeg_damage(image, content)
-    if damage:
-        raise BadImage(f"damaged: {damage}")
+    image = _to_decode(content, limits, wanted)
+    image.load()
+    if reason := fault(image, content):
+        raise BadImage(reason)
     return image
 
 
