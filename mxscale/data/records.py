@@ -66,7 +66,7 @@ def build(data: Data, folder: str, workers: Optional[int]) -> None:
     for split, file in checked.items():
         splits[split] = file.in_manifest(folder, len(classes))
         skipped += [{"path": file.name_of(number), "reason": reason} for number, reason in file.bad.items()]
-    duplicates = copies.in_manifest()
+    duplicates = copies.in_manifest
     manifest.save(folder, data.kind, classes, splits, used, skipped=skipped, duplicates=duplicates)
 
 
