@@ -211,11 +211,8 @@ class _Checked:
         return {**counts, "min_side": self.smallest, **files, "enlarged": self.enlarged}
 
     def _in_place(self, folder: str) -> Dict[str, Any]:
-        idx, crc = f"{self.split}.idx", f"{self.split}.crc"
-        recordio.write_index(os.path.join(folder, idx), self.offsets)
-        recordio.write_checksums(os.path.join(folder, crc), self.checksums)
-        size = os.path.getsize(self.rec)
-        return {"rec": self.rec, "idx": idx, "crc": crc, "sha256": self._digest.hexdigest(), "bytes": size}
+        files = recordio.write_companions(os.path.join(folder, self.split), self.offsets, self.checksums)
+        return {"rec": self.rec, **files, "sha256": self._digest.hexdigest(), "bytes": os.path.getsize(self.rec)}
 
     def _copy(self, folder: str) -> Dict[str, Any]:
         with recordio.Writer(folder, self.split) as writer:

@@ -47,31 +47,18 @@ def replica_of(shard: int, shards: Sequence[int], devices: int) -> int:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one rank reads in training.
-
-    Attributes:
-        data: Settings of the images.
-        batch: Images of one per-device batch.
-        shards: The virtual shards of this rank, which take its devices in turn (`replica_of`).
-        total_shards: The number of shards of all ranks.
-        accumulation: Batches of each shard in one step.
-        steps_per_epoch: Steps after which the order changes.
-        seed: The run's seed.
-        devices: The rank's devices.
-        threads: Threads that decode.
-        augmented_epochs: Epochs before those of data.augment.off_epochs.
-    """
+    """What one rank reads in training."""
 
     data: Data
-    batch: int
-    shards: Sequence[int]
-    total_shards: int
-    accumulation: int
-    steps_per_epoch: int
-    seed: int
-    devices: Sequence
-    threads: int
-    augmented_epochs: float = math.inf
+    batch: int  # images of one per-device batch
+    shards: Sequence[int]  # the virtual shards of this rank, which take its devices in turn
+    total_shards: int  # of all ranks
+    accumulation: int  # batches of each shard in one step
+    steps_per_epoch: int  # steps after which the order changes
+    seed: int  # the run's
+    devices: Sequence  # the rank's
+    threads: int  # that decode
+    augmented_epochs: float = math.inf  # epochs before those of data.augment.off_epochs
 
     def replica(self, shard: int) -> int:
         """Return the place of a shard's device in `devices`."""

@@ -71,13 +71,15 @@ class RecordFile:
 
     def labels(self) -> np.ndarray:
         """Return the label of each record, (n,) float32, from its header. Raises OSError."""
-        starts = (self._offsets[:-1] + recordio.LABEL_OFFSET).tolist()
-        return np.frombuffer(b"".join(os.pread(self._file, 4, start) for start in starts), "<f4")
+        return self._values(recordio.LABEL_OFFSET, "<f4")
 
     def ids(self) -> np.ndarray:
         """Return the id of each record, (n,) uint64, from its header. Raises OSError."""
-        starts = (self._offsets[:-1] + recordio.LABEL_OFFSET + 4).tolist()
-        return np.frombuffer(b"".join(os.pread(self._file, 8, start) for start in starts), "<u8")
+        return self._values(recordio.LABEL_OFFSET + 4, "<u8")
+
+    def _values(self, place: int, dtype: str) -> np.ndarray:
+        size, starts = np.dtype(dtype).itemsize, (self._offsets[:-1] + place).tolist()
+        return np.frombuffer(b"".join(os.pread(self._file, size, start) for start in starts), dtype)
 
     def name_of(self, number: int) -> str:
         return f"record {number} at byte {self._offsets[number]} of {self.path}"
