@@ -80,15 +80,7 @@ class _Packer:
 
     def pack(self, settings: Dict[str, Any], workers: Optional[int]) -> None:
         """Write the splits and the manifest. Raises ConfigError and OSError."""
-        while True:
-            known_bad = len(self.bad)
-            splits = tree.plan(self.tree, self.data, frozenset(self.bad))
-            self.copies = Copies()
-            entries = self._write(splits, workers)
-            if len(self.bad) == known_bad or self.data.train_per_class is None:
-                break
-            for name in os.listdir(self.folder):  # pack again: other images replace the bad ones
-                os.remove(os.path.join(self.folder, name))
+        entries = self._write(tree.plan(self.tree, self.data), workers)
         self._refuse_empty(entries)
         manifest.save(
             self.folder,
