@@ -180,8 +180,7 @@ def _listed(data: Data, root: str, split: str, path: str, top: List[str], train:
     in_order = class_names(data)  # which numbers count
     if train and not train.listed and not isinstance(data.classes, str):
         in_order = train.classes  # data.classes selects some of them
-    is_im2rec = path.lower().endswith(".lst")  # its labels always count
-    paths = image_lists.by_class(rows, in_order, train and train.classes, is_im2rec, where)
+    paths = image_lists.by_class(rows, in_order, train and train.classes, where)
     are_numbers = all(name.isdecimal() for name in paths)
     classes = train.classes if train else sorted(paths, key=int if are_numbers else None)
     return _Split(where, "", classes, lambda name: [_stamped(root, path) for path in sorted(paths.get(name, ()))], True)
