@@ -144,13 +144,6 @@ def _errors():
         raise BadImage(one_line(error)) from None
 
 
-def _opened(content: bytes) -> Image.Image:
-    """Return the image with its header read."""
-    if not content:
-        raise BadImage("empty file")
-    return Image.open(io.BytesIO(content), formats=FORMATS)
-
-
 def _plain_jpeg(content: bytes, limits: Limits, wanted: Optional[int]) -> Optional[np.ndarray]:
     """Return the pixels of a JPEG that needs no care; None if Pillow and missing_data have to judge it."""
     image = _to_decode(content, limits, wanted)
@@ -166,9 +159,16 @@ def _plain_jpeg(content: bytes, limits: Limits, wanted: Optional[int]) -> Option
 
 
 def _to_decode(content: bytes, limits: Limits, wanted: Optional[int]) -> Image.Image:
-    """Return the image with its header read, set to the size at which it will be decoded."""
-    image = _opened(content)
-    _refuse(image, limits)
+    """Return the image with its header read and checked, set to the size at which it will be decoded."""
+    if not content:
+        raise BadImage("empty file")
+    image = Image.open(io.BytesIO(content), formats=FORMATS)
+    width, height = image.size
+    if width * height > limits.max_pixels:
+        setting = " (data.max_pixels)" if limits.max_pixels < MAX_PIXELS else ""
+        raise BadImage(f"{width}x{height} pixels, more than {limits.max_pixels:,}{setting}")
+    if min(image.size) < limits.min_side:
+        raise BadImage(f"{width}x{height} pixels, smaller than {limits.min_side} (data.min_side)")
     if wanted:
         scale = GAP * wanted / min(image.size)
         image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
@@ -182,15 +182,6 @@ def _loaded(content: bytes, limits: Limits, wanted: Optional[int] = None) -> Ima
     if reason := fault(image, content):
         raise BadImage(reason)
     return image
-
-
-def _refuse(image: Image.Image, limits: Limits) -> None:
-    width, height = image.size
-    if width * height > limits.max_pixels:
-        setting = " (data.max_pixels)" if limits.max_pixels < MAX_PIXELS else ""
-        raise BadImage(f"{width}x{height} pixels, more than {limits.max_pixels:,}{setting}")
-    if min(image.size) < limits.min_side:
-        raise BadImage(f"{width}x{height} pixels, smaller than {limits.min_side} (data.min_side)")
 
 
 def read(source: Source, limits: Limits = ANY) -> bytes:

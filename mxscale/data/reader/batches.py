@@ -4,7 +4,7 @@ import hashlib
 import math
 import time
 from dataclasses import dataclass
-from typing import Iterator, List, NamedTuple, Sequence
+from typing import Iterator, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import nd
@@ -60,9 +60,12 @@ class Reading:
     threads: int  # that decode
     augmented_epochs: float = math.inf  # epochs before those of data.augment.off_epochs
 
-    def replica(self, shard: int) -> int:
-        """Return the place of a shard's device in `devices`."""
-        return replica_of(shard, self.shards, len(self.devices))
+    def places(self) -> Iterator[Tuple[int, int, int]]:
+        """Yield (shard, micro-batch, replica) of each batch of a step, in the order of (shard, accumulation)."""
+        for shard in self.shards:
+            replica = replica_of(shard, self.shards, len(self.devices))
+            for micro_batch in range(self.accumulation):
+                yield shard, micro_batch, replica
 
 
 def seed_of(*numbers: int) -> int:
@@ -85,10 +88,8 @@ class SyntheticData:
 
     def step(self, step: int) -> Iterator[Micro]:
         """Yield the batches of one step in the order of (shard, accumulation)."""
-        for shard in self.reading.shards:
-            replica = self.reading.replica(shard)
-            for micro_batch in range(self.reading.accumulation):
-                yield Micro(shard, micro_batch, replica, *self.replicas[replica])
+        for shard, micro_batch, replica in self.reading.places():
+            yield Micro(shard, micro_batch, replica, *self.replicas[replica])
 
     @classmethod
     def evaluation(cls, data: Data, classes: int, count: int, rank: int, seed: int, device):
