@@ -200,15 +200,3 @@ def test_a_label_missing_in_training_is_refused(record_files, tmp_path):
         f"data.val={tmp_path}/val.rec: label 2 is not in data.train={tmp_path}/train.rec: "
         "create both with the same list of classes"
     )
-
-
-def test_lists_with_different_labels_are_refused(record_files, tmp_path):
-    (tmp_path / "train.lst").write_text("0\t0.000000\ttrain/ant/a.jpg\n1\t1.000000\ttrain/bee/b.jpg\n")
-    (tmp_path / "val.lst").write_text("0\t0.000000\tval/bee/c.jpg\n")
-    assert refused(record_files) == (
-        f"data.val={tmp_path}/val.rec: its list has bee as label 0, that of data.train as 1: "
-        "create both with the same list of classes"
-    )
-    for harmless in ("0\t1.000000\tval/bee/c.jpg\n", "0\t0.000000\tval/c.jpg\nno list\n", "0\t5\tcow/c.jpg\n"):
-        (tmp_path / "val.lst").write_text(harmless)
-        prepare(record_files)
