@@ -1,8 +1,7 @@
-"""Lists of images with their labels: CSV and TSV files, im2rec's .lst files, and text files of `path label`."""
+"""Lists of images with their labels: CSV and TSV files, and text files of `path label`."""
 
 import csv
 import os
-import re
 from functools import lru_cache
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -10,13 +9,12 @@ from mxscale.data.images import EXTENSIONS
 from mxscale.util.errors import ConfigError, nearest
 from mxscale.util.regular_files import open_regular
 
-EXPECTED = "expected a .csv or .tsv file, a .lst file of im2rec, or a .txt file of `path label`"
+EXPECTED = "expected a .csv or .tsv file, or a .txt file of `path label`, in UTF-8"
 # Names of columns, the first that a file has. They are needed in files with more than two columns.
 PATHS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name", "img",
          "image_id", "imageid", "id", "name")  # fmt: skip
 LABELS = ("label", "labels", "class", "class_name", "category", "target", "predictionstring")
 NAME_COLUMNS = "name those of the images path and label in line 1"
-UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as errors="surrogateescape" reads them
 
 
 class Row(NamedTuple):
@@ -37,23 +35,21 @@ def read(path: str, where: str) -> List[Row]:
         ConfigError: The file cannot be read, or is no list.
     """
     kind = os.path.splitext(path)[1].lower()
-    if kind not in (".csv", ".tsv", ".lst", ".txt"):
-        raise ConfigError(f"{where}: {EXPECTED}")
+    if kind not in (".csv", ".tsv", ".txt"):
+        raise ConfigError(f"{where}: {EXPECTED}; im2rec packs its .lst files, and data=recordio reads the result")
     try:
-        with open_regular(path, "r", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        with open_regular(path, "r", encoding="utf-8-sig", newline="") as file:
             lines = _lines(file, kind)
     except (OSError, csv.Error, ValueError) as error:
         raise ConfigError(f"{where}: {getattr(error, 'strerror', None) or error}; {EXPECTED}") from None
     if not lines:
         raise ConfigError(f"{where} lists no image; {EXPECTED}")
-    rows = _of_lst(lines, where) if kind == ".lst" else _of_table(lines, where)
+    rows = _rows(lines, where)
     if not rows:
         raise ConfigError(f"{where} lists no image below its header; {EXPECTED}")
     for row in rows:
         if not row.path or not row.label:
             raise ConfigError(f"{where} line {row.line}: has no {'label' if row.path else 'path'}")
-        if UNDECODED.search(row.label):
-            raise ConfigError(f"{where} line {row.line}: its label is not in UTF-8: save the file as UTF-8")
     return rows
 
 
@@ -73,26 +69,11 @@ def _lines(file, kind: str) -> List[Tuple[int, List[str]]]:
     stripped = ((number, [cell.strip() for cell in cells]) for number, cells in split)
     lines = [(number, cells) for number, cells in stripped if any(cells)]
     if any("\0" in cell for _, cells in lines for cell in cells):
-        raise ValueError("not a text file in UTF-8")
+        raise ValueError("not a text file")
     return lines
 
 
-def _of_lst(lines: List[Tuple[int, List[str]]], where: str) -> List[Row]:
-    """Return the rows of im2rec's `number<tab>label<tab>path`; its labels are numbers such as 3.000000."""
-    rows = []
-    for number, cells in lines:
-        try:
-            _, label, path = cells
-            if not float(label).is_integer() or float(label) < 0:
-                raise ValueError
-            rows.append(Row(number, path, str(int(float(label)))))
-        except ValueError:
-            expected = "expected number<tab>label<tab>path with one label, a whole number from 0"
-            raise ConfigError(f"{where} line {number}: {expected}") from None
-    return rows
-
-
-def _of_table(lines: List[Tuple[int, List[str]]], where: str) -> List[Row]:
+def _rows(lines: List[Tuple[int, List[str]]], where: str) -> List[Row]:
     (_, head), *rest = lines
     columns = _columns(head)
     if columns is None and len(head) > 2:
@@ -127,22 +108,17 @@ def located(rows: List[Row], root: str, folders: Sequence[str], where: str) -> L
     """
     file_of = lru_cache(maxsize=None)(_images_by_stem)
     folder = next((name for name in folders if any(_file(row.path, root, name, file_of) for row in rows[:3])), "")
-    existing, missing, lines = [], [], {}
+    existing, lines = [], {}
     for row in rows:
         path = _file(row.path, root, folder, file_of)
         if path is None:
-            missing.append(row)
-        elif path in lines:
+            how = "set data.root to the folder that the paths begin in"
+            how += f"; if the line names the columns, {NAME_COLUMNS}" if row.line == 1 else ""
+            raise ConfigError(f"{where} line {row.line}: {row.path} is no image below data.root={root}: {how}")
+        if path in lines:
             raise ConfigError(f"{where} line {row.line}: {row.path} is in line {lines[path]} too; list each image once")
-        else:
-            lines[path] = row.line
-            existing.append(row._replace(path=path))
-    if missing:
-        first, more = missing[0], f", nor have {len(missing) - 1:,} other lines" if len(missing) > 1 else ""
-        how = "set data.root to the folder that the paths begin in"
-        if len(missing) == 1 and first.line == 1 and not is_image(first.path):
-            how = f"if the line names the columns, {NAME_COLUMNS}"
-        raise ConfigError(f"{where} line {first.line}: {first.path} is no image below data.root={root}{more}: {how}")
+        lines[path] = row.line
+        existing.append(row._replace(path=path))
     return existing
 
 
@@ -164,7 +140,7 @@ def _images_by_stem(folder: str) -> Dict[str, str]:
 
 
 def by_class(
-    rows: List[Row], order: Optional[List[str]], known: Optional[List[str]], counted: bool, where: str
+    rows: List[Row], order: Optional[List[str]], known: Optional[List[str]], where: str
 ) -> Dict[str, List[str]]:
     """Return the paths of the images by class.
 
@@ -172,14 +148,12 @@ def by_class(
         order: Classes that labels which are whole numbers count; None: such labels are names.
         known: The classes that a label may have; None: any. In a label of several words, such as those of ImageNet's
             LOC_val_solution.csv, the first may be the class.
-        counted: Labels count `order` even if they are also names in it.
 
     Raises:
         ConfigError: A label is not a known class.
     """
     names = set(known or order or ())
-    named = not counted and any(row.label in names for row in rows)
-    are_numbers = order and not named and all(row.label.isdecimal() for row in rows)
+    are_numbers = order and all(row.label.isdecimal() and row.label not in names for row in rows)
     paths: Dict[str, List[str]] = {}
     for row in rows:
         name = row.label

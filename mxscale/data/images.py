@@ -34,13 +34,8 @@ from typing import NamedTuple, Optional, Union
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from mxscale.data.missing_data import has_one_scan, is_incomplete, jpeg_damage
+from mxscale.data.missing_data import fault, has_one_scan, simplejpeg
 from mxscale.util.regular_files import open_regular
-
-try:
-    import simplejpeg
-except ImportError:  # where a model is served: Pillow decodes to the same pixels
-    simplejpeg = None
 
 for plugin in ("Tiff", "WebP", "Jpeg2K", "Avif"):  # Pillow registers the others when it opens an image
     with contextlib.suppress(ImportError):
@@ -149,13 +144,6 @@ def _errors():
         raise BadImage(one_line(error)) from None
 
 
-def _opened(content: bytes) -> Image.Image:
-    """Return the image with its header read."""
-    if not content:
-        raise BadImage("empty file")
-    return Image.open(io.BytesIO(content), formats=FORMATS)
-
-
 def _plain_jpeg(content: bytes, limits: Limits, wanted: Optional[int]) -> Optional[np.ndarray]:
     """Return the pixels of a JPEG that needs no care; None if Pillow and missing_data have to judge it."""
     image = _to_decode(content, limits, wanted)
@@ -171,9 +159,16 @@ def _plain_jpeg(content: bytes, limits: Limits, wanted: Optional[int]) -> Option
 
 
 def _to_decode(content: bytes, limits: Limits, wanted: Optional[int]) -> Image.Image:
-    """Return the image with its header read, set to the size at which it will be decoded."""
-    image = _opened(content)
-    _refuse(image, limits)
+    """Return the image with its header read and checked, set to the size at which it will be decoded."""
+    if not content:
+        raise BadImage("empty file")
+    image = Image.open(io.BytesIO(content), formats=FORMATS)
+    width, height = image.size
+    if width * height > limits.max_pixels:
+        setting = " (data.max_pixels)" if limits.max_pixels < MAX_PIXELS else ""
+        raise BadImage(f"{width}x{height} pixels, more than {limits.max_pixels:,}{setting}")
+    if min(image.size) < limits.min_side:
+        raise BadImage(f"{width}x{height} pixels, smaller than {limits.min_side} (data.min_side)")
     if wanted:
         scale = GAP * wanted / min(image.size)
         image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
@@ -182,28 +177,11 @@ def _to_decode(content: bytes, limits: Limits, wanted: Optional[int]) -> Image.I
 
 def _loaded(content: bytes, limits: Limits, wanted: Optional[int] = None) -> Image.Image:
     """Return the image as it is in the file, or reduced as in `decode`."""
-
-    def load(content: bytes) -> Image.Image:
-        image = _to_decode(content, limits, wanted)
-        image.load()
-        return image
-
-    image = load(content)
-    if is_incomplete(image, content, load):
-        raise BadImage("truncated: data of some pixels is missing")
-    damage = jpeg_damage(image, content)
-    if damage:
-        raise BadImage(f"damaged: {damage}")
+    image = _to_decode(content, limits, wanted)
+    image.load()
+    if reason := fault(image, content):
+        raise BadImage(reason)
     return image
-
-
-def _refuse(image: Image.Image, limits: Limits) -> None:
-    width, height = image.size
-    if width * height > limits.max_pixels:
-        setting = " (data.max_pixels)" if limits.max_pixels < MAX_PIXELS else ""
-        raise BadImage(f"{width}x{height} pixels, more than {limits.max_pixels:,}{setting}")
-    if min(image.size) < limits.min_side:
-        raise BadImage(f"{width}x{height} pixels, smaller than {limits.min_side} (data.min_side)")
 
 
 def read(source: Source, limits: Limits = ANY) -> bytes:

@@ -6,17 +6,16 @@
                 "val": .., "test": ..},
      "digest": .., "settings": {what determines the packed bytes}, "skipped": [{"path", "reason"}],
      "unused": {extension: files that are no images},
-     "duplicates": {"within": {"train": n, ..}, "across": n, "example": [name, split, name, split],
-                    "two_classes": n, "two_classes_example": [name, name]}}
+     "duplicates": {"across": n, "example": [name, split, name, split], "two_classes": n,
+                    "two_classes_example": [name, name]}}
 
 `rec` is a name in the set's folder, or the absolute path of a user's file; `idx` and `crc` are names in the folder, of
 the records' offsets and checksums (recordio.py); `sha256` and `bytes` are those of the .rec. `min_side` is the smallest
 shorter side of the split's images in pixels, or null if unknown. `test` is optional. `enlarged` images were smaller
-than the network's input. `duplicates` counts exact copies: within a split, images of a later split that an earlier one
-holds, and images of a split in two classes.
+than the network's input. `duplicates` counts exact copies of an earlier image, in another split or in another class of
+the same one.
 """
 
-import contextlib
 import json
 import os
 from pathlib import Path
@@ -78,36 +77,24 @@ def split_of(manifest: Dict[str, Any], name: str) -> Split:
 def intact(folder) -> Optional[Dict[str, Any]]:
     """Return the manifest if the set exists and is unchanged since it was packed; otherwise None.
 
-    The files' sizes and ages are checked here, and each record when it is read.
+    The files' sizes are checked here, and the checksum of each record when it is read.
     """
     try:
         manifest, written_ns = load(folder), os.stat(Path(folder) / NAME).st_mtime_ns
         for name, entry in manifest["splits"].items():
-            split = split_of(manifest, name)
-            if not _same(split.rec, entry, written_ns):
+            split, status = split_of(manifest, name), os.stat(os.path.join(folder, entry["rec"]))
+            if status.st_size != entry["bytes"]:
                 return None
             if read_regular(split.idx, MAX_LINE * entry["count"]).count(b"\n") != entry["count"]:
                 return None
-            if split.crc and os.path.getsize(split.crc) != 4 * entry["count"]:
+            if split.crc:
+                if os.path.getsize(split.crc) != 4 * entry["count"]:
+                    return None
+            elif status.st_mtime_ns > written_ns and digest_of(split.rec) != entry["sha256"]:
                 return None
         return manifest
     except (ConfigError, OSError, KeyError):
         return None
-
-
-def _same(rec: str, entry: Dict[str, Any], written_ns: int) -> bool:
-    """Return whether a .rec is unchanged: by its size and its age against the manifest's, otherwise by its digest."""
-    status = os.stat(rec)
-    if status.st_size != entry["bytes"]:
-        return False
-    if status.st_mtime_ns <= written_ns:
-        return True
-    if digest_of(rec) != entry["sha256"]:
-        return False
-    if not os.path.isabs(entry["rec"]):  # a copied set: the next start does not read all of it again
-        with contextlib.suppress(OSError):
-            os.utime(rec, ns=(status.st_atime_ns, written_ns))
-    return True
 
 
 def refuse_copies(manifest: Dict[str, Any], where: str) -> None:
@@ -115,18 +102,14 @@ def refuse_copies(manifest: Dict[str, Any], where: str) -> None:
     copies = manifest["duplicates"]
     if copies["across"]:
         first, split, second, other = copies["example"]
-        more = f" ({copies['across']:,} images are in two splits)" if copies["across"] > 1 else ""
-        raise ConfigError(
-            f"{where}: {first} ({split}) and {second} ({other}) are the same image{more}: "
-            "remove the copies, or set data.allow_duplicates=true"
-        )
-    if copies["two_classes"]:
+        count, found = copies["across"], f"{first} ({split}) and {second} ({other}) are the same image in two splits"
+    elif copies["two_classes"]:
         first, second = copies["two_classes_example"]
-        more = f" ({copies['two_classes']:,} images are in two classes)" if copies["two_classes"] > 1 else ""
-        raise ConfigError(
-            f"{where}: {first} and {second} are the same image in two classes{more}: "
-            "remove one, or set data.allow_duplicates=true"
-        )
+        count, found = copies["two_classes"], f"{first} and {second} are the same image in two classes"
+    else:
+        return
+    more = f", one of {count:,}" if count > 1 else ""
+    raise ConfigError(f"{where}: {found}{more}: remove the copies, or set data.allow_duplicates=true")
 
 
 def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings, **findings) -> None:
@@ -152,29 +135,16 @@ class Copies:
     """Counts exact copies among the images of a set, split after split, by the bytes of their files."""
 
     def __init__(self):
-        self._first: Dict[str, Dict[bytes, Tuple[str, int]]] = {}  # split -> key -> name and label of its first image
-        self.within: Dict[str, int] = {}
-        self.across = 0
-        self.example: Optional[List[str]] = None
-        self.two_classes = 0
-        self.two_classes_example: Optional[List[str]] = None
+        self._first: Dict[bytes, Tuple[str, str, int]] = {}  # key -> name, split and label of its first image
+        self.in_manifest = {"across": 0, "example": None, "two_classes": 0, "two_classes_example": None}
 
     def add(self, key: bytes, name: str, split: str, label: int) -> None:
-        in_split = self._first.setdefault(split, {})
-        self.within.setdefault(split, 0)
-        if key in in_split:
-            self.within[split] += 1
-            first, label_of_first = in_split[key]
-            if label != label_of_first:
-                self.two_classes += 1
-                self.two_classes_example = self.two_classes_example or [first, name]
-            return
-        in_split[key] = (name, label)
-        for earlier, images in self._first.items():
-            if earlier != split and key in images:
-                self.across += 1
-                self.example = self.example or [images[key][0], earlier, name, split]
-                return
+        first, split_of_first, label_of_first = self._first.setdefault(key, (name, split, label))
+        if split != split_of_first:
+            self._count("across", "example", [first, split_of_first, name, split])
+        elif label != label_of_first:
+            self._count("two_classes", "two_classes_example", [first, name])
 
-    def in_manifest(self) -> Dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+    def _count(self, kind: str, example: str, images: List[str]) -> None:
+        self.in_manifest[kind] += 1
+        self.in_manifest[example] = self.in_manifest[example] or images

@@ -7,39 +7,33 @@ of it, but Pillow hides the warnings.
 import re
 import struct
 import zlib
-from typing import Callable, Iterator, List, Optional, Tuple
+from typing import Iterator, List, Optional, Tuple
 
-from PIL import Image, ImageChops
+from PIL import Image
 
 try:
     import simplejpeg
-except ImportError:  # where a model is served
+except ImportError:  # where a model is served: Pillow decodes to the same pixels, without warnings
     simplejpeg = None
 
 MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a JPEG; in compressed data 0xff is followed by 0 or d0-d7
 NOTES = re.compile(rb"\xff[\xe0-\xef\xfe]")  # markers of JFIF, Adobe, EXIF, comments
-ABOUT_NOTES = re.compile("JFIF|Adobe|ICC")
-DAMAGE = re.compile("Corrupt JPEG data|Inconsistent progression|Invalid SOS parameters")
-LEFT_OVER = re.compile("([0-9]{1,10}) extraneous bytes before marker 0xd9")
+TRUNCATED = re.compile("Corrupt JPEG data: (premature end|found marker 0xd9)")
+DAMAGED = re.compile("Corrupt JPEG data|Inconsistent progression|Invalid SOS parameters")
+LEFT_OVER = re.compile("([1-9][0-9]{0,9}) extraneous bytes before marker 0xd9")
 SCAN, END = b"\xff\xda", b"\xff\xd9"
-RESTARTS = [bytes((0xFF, code)) for code in range(0xD0, 0xD8)]
-FURTHER = b"".join(b"\x55\xa6\x39\xc4" * 16 + restart for restart in [*RESTARTS, *RESTARTS])  # decoded only if needed
-JPEGS = "JPEG", "MPO"
-SMALL = 256 * 256  # pixels
 PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
 PNG_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 BUFFER = 1 << 20  # bytes
 
 
-def is_incomplete(image: Image.Image, content: bytes, load: Callable[[bytes], Image.Image]) -> bool:
-    """Return whether `content` lacks data of pixels of `image`.
-
-    Args:
-        image: The result of load(content); it may be reduced.
-    """
-    if image.format in JPEGS:
-        return _jpeg_is_incomplete(image, content, load)
-    return image.format == "PNG" and _png_is_incomplete(content)
+def fault(image: Image.Image, content: bytes) -> Optional[str]:
+    """Return what is wrong with the data of an image that Pillow has decoded; None: nothing, or another format."""
+    if image.format in ("JPEG", "MPO"):
+        how = _jpeg_fault(image, content)
+    else:
+        how = "truncated" if image.format == "PNG" and _png_is_incomplete(content) else None
+    return "truncated: data of some pixels is missing" if how == "truncated" else how
 
 
 def has_one_scan(image: Image.Image, content: bytes) -> bool:
@@ -48,24 +42,24 @@ def has_one_scan(image: Image.Image, content: bytes) -> bool:
     return "progressive" not in image.info and header[:1] == bytes([image.layers])
 
 
-def jpeg_damage(image: Image.Image, content: bytes) -> Optional[str]:
-    """Return libjpeg's warning about the data of an image that Pillow has decoded; None: an intact JPEG, or no JPEG.
-
-    Padding before the end is no damage, and missing data is left to `is_incomplete`.
-    """
-    if image.format not in JPEGS:
-        return None
-    colours, segments = "CMYK" if image.mode == "CMYK" else "RGB", list(_segments(content))
-    warning = _warning(content, colours)
-    if ABOUT_NOTES.search(warning):  # libjpeg reports only its first warning: one about data may follow
-        warning = _warning(_without_notes(content, segments), colours)
-    left_over, end = LEFT_OVER.search(warning), segments[-1][1]
-    is_padding = left_over and not content[end - int(left_over[1]) : end].strip(b"\0\xff")
-    return warning if DAMAGE.match(warning) and not is_padding else None
+def _jpeg_fault(image: Image.Image, content: bytes) -> Optional[str]:
+    """Return "truncated", or libjpeg's warning about the data of a JPEG. Padding before its end is no damage."""
+    segments = list(_segments(content))
+    if "progressive" in image.info and _lacks_scans([body for marker, _, body in segments if marker == SCAN]):
+        return "truncated"
+    colours = "CMYK" if image.mode == "CMYK" else "RGB"
+    data = _without_notes(content[: segments[-1][1]], segments)
+    warning = _warning(data + END, colours)
+    left_over = LEFT_OVER.search(warning)
+    if left_over and not data[-int(left_over[1]) :].strip(b"\0\xff"):  # padding hides that data may be missing before
+        warning = _warning(data[: -int(left_over[1])] + END, colours)
+    if TRUNCATED.match(warning):
+        return "truncated"
+    return f"damaged: {warning}" if DAMAGED.match(warning) else None
 
 
 def _without_notes(content: bytes, segments: List[Tuple[bytes, int, bytes]]) -> bytes:
-    """Return a JPEG without its segments before the first scan that say nothing about its data."""
+    """Return a JPEG without notes before its first scan: libjpeg reports only its first warning, maybe of a note."""
     scan = next(place for place, (marker, *_) in enumerate(segments) if marker in (SCAN, END))
     starts = [at for _, at, _ in segments]
     kept = [content[starts[n] : starts[n + 1]] for n in range(scan) if not NOTES.match(segments[n][0])]
@@ -81,25 +75,6 @@ def _warning(content: bytes, colours: str) -> str:
     except (ValueError, KeyError) as error:
         return str(error)
     return ""
-
-
-def _jpeg_is_incomplete(image: Image.Image, content: bytes, load: Callable[[bytes], Image.Image]) -> bool:
-    """Return whether a scan is missing, or the image would change if more compressed data followed."""
-    segments = list(_segments(content))
-    scans = [body for marker, _, body in segments if marker == SCAN]
-    if "progressive" in image.info and _lacks_scans(scans):
-        return True
-    # libjpeg fills the blocks after the one where the data of a scan ends with grey
-    if len(scans) == 1 and image.width * image.height > SMALL and not _ends_grey(image):
-        return False
-    _, end, _ = segments[-1]
-    longer = load(content[:end] + FURTHER + content[end:])
-    return ImageChops.difference(image, longer).getbbox() is not None
-
-
-def _ends_grey(image: Image.Image) -> bool:
-    pixel = image.getpixel((image.width - 1, image.height - 1))
-    return all(abs(value - 128) <= 1 for value in (pixel if isinstance(pixel, tuple) else (pixel,)))
 
 
 def _segments(content: bytes) -> Iterator[Tuple[bytes, int, bytes]]:

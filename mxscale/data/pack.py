@@ -92,29 +92,20 @@ def _exclusive(folder: str):
 
 
 def _publish(folder: str, build: Callable[[str], None], locked: bool) -> Dict[str, Any]:
-    """Build under another name, then rename. If another process was faster, its set is used."""
-    if locked:
-        shutil.rmtree(folder, ignore_errors=True)  # it exists and is damaged
+    """Build under another name, then rename. If another process was faster, which a lock prevents, its set is used."""
     partial = _hidden(folder, "partial" if locked else f"partial-{uuid.uuid4().hex[:8]}")
     os.makedirs(partial, exist_ok=True)
     try:
         build(partial)
         sync(partial)
-        try:
+        if not manifest.intact(folder):
+            shutil.rmtree(folder, ignore_errors=True)  # damaged
             os.rename(partial, folder)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                raise
-            if manifest.intact(folder):
-                shutil.rmtree(partial, ignore_errors=True)
-            else:  # it is damaged; without a lock it was not removed before
-                os.rename(folder, f"{partial}-damaged")
-                os.rename(partial, folder)
-                shutil.rmtree(f"{partial}-damaged", ignore_errors=True)
-        sync(os.path.dirname(folder))
+            sync(os.path.dirname(folder))
     except (ConfigError, OSError):
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    shutil.rmtree(partial, ignore_errors=True)
     return manifest.load(folder)
 
 
@@ -127,16 +118,16 @@ def _report(text: str) -> None:
 
 
 def _summary(packed: Dict[str, Any], data: Data) -> str:
+    entries, copies = packed["splits"].values(), packed["duplicates"]
     counts = ", ".join(f"{entry['count']:,} {split}" for split, entry in packed["splits"].items())
-    skipped = f"; {len(packed['skipped']):,} bad images skipped, see its manifest.json" if packed["skipped"] else ""
     unused = ", ".join(f"{count:,} {kind}" for kind, count in packed.get("unused", {}).items())
-    left_out = f"; files not used: {unused}" if unused else ""
-    across, two_classes = packed["duplicates"]["across"], packed["duplicates"]["two_classes"]
-    copies = f"; {across:,} images are exact copies of images in another split" if across else ""
-    copies += f"; {two_classes:,} images are exact copies of images in another class" if two_classes else ""
-    enlarged = sum(entry["enlarged"] for entry in packed["splits"].values())
-    changed = f"; {enlarged:,} images smaller than the network's input ({data.image_size}) enlarged" if enlarged else ""
-    rewritten = sum(entry.get("rewritten", 0) for entry in packed["splits"].values())
-    copied = f"; copied, {rewritten:,} images re-encoded that a reader would misread or refuse" if rewritten else ""
-    notes = f"{skipped}{left_out}{changed}{copies}{copied}"
-    return f"{data.kind}: {len(packed['classes'])} classes, {counts} images in {packed['dir']}{notes}"
+    notes = {
+        "bad images skipped, see its manifest.json": len(packed["skipped"]),
+        f"images smaller than the network's input ({data.image_size}) enlarged": sum(e["enlarged"] for e in entries),
+        "images are exact copies of images in another split": copies["across"],
+        "images are exact copies of images in another class": copies["two_classes"],
+        "images re-encoded that a reader would misread or refuse": sum(e.get("rewritten", 0) for e in entries),
+    }
+    shown = [f"{data.kind}: {len(packed['classes'])} classes, {counts} images in {packed['dir']}"]
+    shown += [f"files not used: {unused}"] if unused else []
+    return "; ".join(shown + [f"{count:,} {what}" for what, count in notes.items() if count])

@@ -46,46 +46,58 @@ class Writer:
     """Writes `<name>.rec`, `<name>.idx` and `<name>.crc`. `close` returns when they are on disk. Raises OSError."""
 
     def __init__(self, folder, name: str):
-        self._folder, self._names = folder, {end: f"{name}.{end}" for end in ("rec", "idx", "crc")}
+        self._path = os.path.join(folder, name)
         # not truncated: it may hold the first records already
-        rec = os.open(os.path.join(folder, self._names["rec"]), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        rec = os.open(f"{self._path}.rec", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._rec = os.fdopen(rec, "r+b", BUFFER)
-        self._idx = open(os.path.join(folder, self._names["idx"]), "w")
-        self._hash, self._offset, self._checksums = hashlib.sha256(), 0, []
+        self._hash, self._end, self._offsets, self._checksums = hashlib.sha256(), 0, [], []
 
     @property
     def count(self) -> int:
-        return len(self._checksums)
+        return len(self._offsets)
 
     def write(self, label: int, image_id: int, image: bytes, written: bool = False) -> int:
         """Write a record, or pass it if it is `written` already, and return its CRC-32."""
         record = frame(HEADER.pack(0, float(label), image_id, 0) + image)
+        self._offsets.append(self._end)
+        self._end += len(record)
         if written:
-            self._rec.seek(self._offset + len(record))
+            self._rec.seek(self._end)
         else:
             self._rec.write(record)
-        self._idx.write(f"{self.count}\t{self._offset}\n")
         self._hash.update(record)
-        self._offset += len(record)
         self._checksums.append(zlib.crc32(record))
         return self._checksums[-1]
 
     def close(self) -> Dict[str, Any]:
         """Return the files' entries of a manifest: rec, idx, crc, sha256 and bytes."""
-        self._rec.truncate(self._offset)
-        for file in (self._rec, self._idx):
-            with file:
-                file.flush()
-                os.fsync(file.fileno())
-        write_checksums(os.path.join(self._folder, self._names["crc"]), self._checksums)
-        return {**self._names, "sha256": self._hash.hexdigest(), "bytes": self._offset}
+        self._rec.truncate(self._end)
+        self._rec.flush()
+        os.fsync(self._rec.fileno())
+        rec = os.path.basename(f"{self._path}.rec")
+        files = write_companions(self._path, self._offsets, self._checksums)
+        return {"rec": rec, **files, "sha256": self._hash.hexdigest(), "bytes": self._end}
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self._rec.close()
-        self._idx.close()
+
+
+def write_companions(path: str, offsets: Sequence[int], checksums: Sequence[int]) -> Dict[str, str]:
+    """Write `<path>.idx`, the records' offsets with their numbers as keys, and `<path>.crc`; return both names.
+
+    Raises OSError.
+    """
+    index = "".join(f"{number}\t{offset}\n" for number, offset in enumerate(offsets))
+    contents = {"idx": index.encode(), "crc": array("I", checksums).tobytes()}
+    for end, content in contents.items():
+        with open(f"{path}.{end}", "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    return {end: os.path.basename(f"{path}.{end}") for end in contents}
 
 
 def frame(body: bytes) -> bytes:
@@ -207,22 +219,6 @@ def read_index(path: str) -> List[int]:
             except (IndexError, ValueError):
                 raise BadRecords(f"line {number} is not `number<tab>offset`") from None
     return sorted(offsets)
-
-
-def write_index(path: str, offsets: List[int]) -> None:
-    """Write an .idx with the records' numbers as keys. Raises OSError."""
-    with open(path, "w") as file:
-        file.writelines(f"{number}\t{offset}\n" for number, offset in enumerate(offsets))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_checksums(path: str, checksums: Sequence[int]) -> None:
-    """Write a .crc. Raises OSError."""
-    with open(path, "wb") as file:
-        file.write(array("I", checksums).tobytes())
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read_checksums(path: str) -> array:

@@ -31,91 +31,65 @@ CHECK = 2  # version of `check`, part of the cache key
 
 def recordio_job(data: Data, workers: Optional[int]) -> PackJob:
     """Return the job that checks data.train, data.val and data.test."""
-    return PackJob(settings(data), lambda folder: build(data, folder, workers))
+    used = _settings(data)  # before reading: a file that changes during reading is read again next time
+    return PackJob(used, lambda folder: _build(data, folder, used, workers))
 
 
-def settings(data: Data) -> Dict[str, Any]:
+def _settings(data: Data) -> Dict[str, Any]:
     """Return what the manifest depends on: the files' paths, sizes and times of change. Raises ConfigError."""
     if data.train_per_class is not None:
         raise ConfigError(
             "data.train_per_class: with data=recordio all records are used; pack fewer, or use data=imagefolder"
         )
-    files = {split: _stamp(rec, f"data.{split}={getattr(data, split)}") for split, rec in _files(data).items()}
     names = ("num_classes", "on_bad", "pack_format", "pack_quality")
-    chosen = {"classes": class_names(data), **{name: getattr(data, name) for name in names}}
-    versions = {"policy": POLICY, "check": CHECK}
-    return {"files": files, "limits": limits(data)._asdict(), "least": data.image_size, **versions, **chosen}
+    return {
+        "files": {split: _stamp(absolute(path), f"data.{split}={path}") for split, path in _files(data).items()},
+        "limits": limits(data)._asdict(),
+        "least": data.image_size,
+        "policy": POLICY,
+        "check": CHECK,
+        "classes": class_names(data),
+        **{name: getattr(data, name) for name in names},
+    }
 
 
-def build(data: Data, folder: str, workers: Optional[int]) -> None:
+def _files(data: Data) -> Dict[str, str]:
+    return {split: path for split in ("train", "val", "test") if (path := getattr(data, split))}
+
+
+def _stamp(path: str, where: str) -> Dict[str, Any]:
+    try:
+        with open_regular(path) as file:
+            status = os.fstat(file.fileno())
+    except OSError as error:
+        raise _unreadable(where, error) from None
+    return {"path": path, "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
+
+
+def _unreadable(where: str, error: OSError) -> ConfigError:
+    reason = (error.strerror or str(error)).lower()
+    return ConfigError(f"{where}: {reason}; expected a .rec file of im2rec")
+
+
+def _build(data: Data, folder: str, used: Dict[str, Any], workers: Optional[int]) -> None:
     """Validate the files and write their manifest into `folder`, with indexes, checksums and necessary copies.
 
     Raises:
         ConfigError: A file is invalid.
         OSError: `folder` cannot be written.
     """
-    _check_lists(data)
-    used = settings(data)  # before reading: a file that changes during reading is read again next time
-    splits, skipped = {}, []
     total = sum(file["bytes"] for file in used["files"].values())
-    pool = Pool(workers, total // TYPICAL_BYTES)
-    copies = Copies()
+    pool, copies = Pool(workers, total // TYPICAL_BYTES), Copies()
     with Progress("checking records", total, "B") as bar:
-        checked = {split: _Checked(split, rec, data, pool, copies, bar) for split, rec in _files(data).items()}
-    classes = _classes(data, {split: file.all_labels for split, file in checked.items()})
-    for split, file in checked.items():
-        splits[split] = file.in_manifest(folder, len(classes))
-        skipped += [{"path": file.name_of(number), "reason": reason} for number, reason in file.bad.items()]
-    duplicates = copies.in_manifest()
-    manifest.save(folder, data.kind, classes, splits, used, skipped=skipped, duplicates=duplicates)
-
-
-def _check_lists(data: Data) -> None:
-    """Raise ConfigError if im2rec's .lst files, which may lie beside the records, give a folder different labels."""
-    labels = {split: _labels_of_folders(os.path.splitext(rec)[0] + ".lst") for split, rec in _files(data).items()}
-    for split, labels_of in labels.items():
-        for folder, of_folder in labels_of.items():
-            in_train = labels["train"].get(folder, of_folder)
-            if other := of_folder - in_train:
-                raise ConfigError(
-                    f"data.{split}={getattr(data, split)}: its list has {folder} as label {min(other):g}, that of "
-                    f"data.train as {min(in_train):g}: create both with the same list of classes"
-                )
-
-
-def _labels_of_folders(path: str) -> Dict[str, Set[float]]:
-    """Return the labels of each folder of images in a .lst, whose lines are `number<tab>label<tab>path`.
-
-    It is advice only: lines of another form are ignored, and {} is returned if the file cannot be read.
-    """
-    labels: Dict[str, Set[float]] = {}
-    with contextlib.suppress(OSError), open_regular(path, "r", errors="replace") as file:
-        for line in file:
-            fields = line.rstrip("\n").split("\t")
-            folder = os.path.basename(os.path.dirname(fields[-1]))
-            if len(fields) == 3 and folder:
-                with contextlib.suppress(ValueError):
-                    labels.setdefault(folder, set()).add(float(fields[1]))
-    return labels
-
-
-def _files(data: Data) -> Dict[str, str]:
-    paths = {"train": data.train, "val": data.val, "test": data.test}
-    return {split: absolute(path) for split, path in paths.items() if path}
-
-
-def _stamp(path: str, where: str) -> Dict[str, Any]:
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise ConfigError(f"{where}: {_lower(error)}; expected a .rec file of im2rec") from None
-    if not os.path.isfile(path):
-        raise ConfigError(f"{where}: not a file; expected a .rec file of im2rec")
-    return {"path": path, "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
-
-
-def _lower(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+        checked = {split: _Checked(split, data, pool, copies, bar) for split in used["files"]}
+    classes = _classes(data, {split: set(file.labels) for split, file in checked.items()})
+    splits = {split: file.in_manifest(folder, len(classes)) for split, file in checked.items()}
+    skipped = [
+        {"path": file.name_of(number), "reason": reason}
+        for file in checked.values()
+        for number, reason in file.bad.items()
+    ]
+    manifest.save(folder, data.kind, classes, splits, used, skipped=skipped, duplicates=copies.in_manifest)
 
 
 def check(payload: bytes, recipe: Recipe) -> Examined:
@@ -141,8 +115,9 @@ def check(payload: bytes, recipe: Recipe) -> Examined:
 class _Checked:
     """The validated content of one file, read when it is constructed."""
 
-    def __init__(self, split: str, rec: str, data: Data, pool: Pool, copies: Copies, bar: Progress):
-        self.split, self.rec, self.where = split, rec, f"data.{split}={getattr(data, split)}"
+    def __init__(self, split: str, data: Data, pool: Pool, copies: Copies, bar: Progress):
+        path = getattr(data, split)
+        self.split, self.rec, self.where = split, absolute(path), f"data.{split}={path}"
         self.recipe = Recipe(data.pack_format, data.pack_quality, None, limits(data), data.image_size)
         self.labels: List[int] = []
         self.offsets: List[int] = []
@@ -153,26 +128,27 @@ class _Checked:
         self.enlarged = 0
         self.smallest: Optional[int] = None  # shorter side in pixels
         self._digest = hashlib.sha256()
-        results = pool.map(self._images(bar), partial(check, recipe=self.recipe))
-        with contextlib.closing(results):
+        with contextlib.closing(pool.map(self._images(bar), partial(check, recipe=self.recipe))) as results:
             for number, result in enumerate(results):
-                if isinstance(result, BadImage):
-                    if data.on_bad == "error":
-                        raise ConfigError(
-                            f"{self.where}: cannot use the image of record {number} ({result.reason}): "
-                            "create the file again without it, or set data.on_bad=skip"
-                        )
+                if not isinstance(result, BadImage):
+                    self._add(number, result, copies)
+                elif data.on_bad == "skip":
                     self.bad[number] = result.reason
-                    continue
-                side = max(result.side, data.image_size)
-                self.smallest = min(side, self.smallest or side)
-                self.misread += not result.same_in_mxnet
-                if not result.same_in_mxnet or side > result.side:
-                    self.rewritten.add(number)
-                copies.add(result.key, f"{os.path.basename(rec)} record {number}", split, self.labels[number])
+                else:
+                    raise ConfigError(
+                        f"{self.where}: cannot use the image of record {number} ({result.reason}): "
+                        "create the file again without it, or set data.on_bad=skip"
+                    )
         if not self.offsets:
             raise ConfigError(f"{self.where} has no records; create it again with im2rec")
-        self.all_labels = Counter(self.labels)
+
+    def _add(self, number: int, image: Examined, copies: Copies) -> None:
+        side = max(image.side, self.recipe.least)
+        self.smallest = min(side, self.smallest or side)
+        self.misread += not image.same_in_mxnet
+        if not image.same_in_mxnet or side > image.side:
+            self.rewritten.add(number)
+        copies.add(image.key, f"{os.path.basename(self.rec)} record {number}", self.split, self.labels[number])
 
     def _images(self, bar: Progress) -> Iterator[bytes]:
         def seen(raw: bytes) -> None:
@@ -191,7 +167,7 @@ class _Checked:
         except recordio.BadRecords as bad:
             raise ConfigError(f"{self.where}: {bad}; copy the file again, or create it again with im2rec") from None
         except OSError as error:
-            raise ConfigError(f"{self.where}: {_lower(error)}; expected a .rec file of im2rec") from None
+            raise _unreadable(self.where, error) from None
 
     def name_of(self, number: int) -> str:
         return f"{self.rec}, record {number} at byte {self.offsets[number]}"
@@ -199,23 +175,21 @@ class _Checked:
     def in_manifest(self, folder: str, classes: int) -> Dict[str, Any]:
         """Return the split's entry of the manifest. Raises ConfigError if a class has no images left, and OSError."""
         usable = Counter(label for number, label in enumerate(self.labels) if number not in self.bad)
-        empty = [label for label in self.all_labels if not usable[label]]
+        empty = sorted(set(self.labels) - set(usable))
         if empty and (self.split == "train" or not usable):
             raise ConfigError(
                 f"{self.where}: class {empty[0]} has no usable image; {len(self.bad)} bad images were skipped, such as "
                 f"record {min(self.bad)} ({self.bad[min(self.bad)]})"
             )
-        files = self._copy(folder) if self.bad or self.rewritten else self._in_place(folder)
+        if self.bad or self.rewritten:
+            files = self._copy(folder)
+        else:
+            names = recordio.write_companions(os.path.join(folder, self.split), self.offsets, self.checksums)
+            size = os.path.getsize(self.rec)
+            files = {"rec": self.rec, **names, "sha256": self._digest.hexdigest(), "bytes": size}
         per_class = [usable[label] for label in range(classes)]
         counts = {"count": sum(per_class), "per_class": per_class, "rewritten": self.misread}
         return {**counts, "min_side": self.smallest, **files, "enlarged": self.enlarged}
-
-    def _in_place(self, folder: str) -> Dict[str, Any]:
-        idx, crc = f"{self.split}.idx", f"{self.split}.crc"
-        recordio.write_index(os.path.join(folder, idx), self.offsets)
-        recordio.write_checksums(os.path.join(folder, crc), self.checksums)
-        size = os.path.getsize(self.rec)
-        return {"rec": self.rec, "idx": idx, "crc": crc, "sha256": self._digest.hexdigest(), "bytes": size}
 
     def _copy(self, folder: str) -> Dict[str, Any]:
         with recordio.Writer(folder, self.split) as writer:
@@ -230,28 +204,22 @@ class _Checked:
             return writer.close()
 
 
-def _classes(data: Data, labels: Dict[str, Counter]) -> List[str]:
+def _classes(data: Data, labels: Dict[str, Set[int]]) -> List[str]:
     """Return data.classes, or else the label numbers as names. Raises ConfigError for a label out of range."""
-    known, names = max(labels["train"]) + 1, class_names(data)
-    if data.num_classes is not None:
-        count, source = data.num_classes, f"data.num_classes={data.num_classes}"
-    elif names is not None:
-        count, source = len(names), f"the {len(names)} names of data.classes"
-    else:
-        count, source = known, f"the {known} classes of data.train"
+    names = class_names(data)
+    count = data.num_classes or len(names or ()) or max(labels["train"]) + 1
     if names is not None and len(names) != count:
         raise ConfigError(f"data.classes has {len(names)} names for data.num_classes={count}: expected one per label")
     if count < 2:
         raise ConfigError(f"data.train={data.train} has {count} class; expected at least 2")
-    for split, counts in labels.items():
-        unknown = sorted(set(counts) - set(labels["train"]))
-        if unknown and max(counts) < count:
+    for split, found in labels.items():
+        where = f"data.{split}={getattr(data, split)}"
+        if max(found) >= count:
+            by = "data.num_classes" if data.num_classes else "data.classes" if names else "data.train"
+            raise ConfigError(f"{where}: label {max(found)} is outside the {count} classes of {by} (0 to {count - 1})")
+        if unknown := sorted(found - labels["train"]):
             raise ConfigError(
-                f"data.{split}={getattr(data, split)}: label {unknown[0]} is not in data.train={data.train}: "
+                f"{where}: label {unknown[0]} is not in data.train={data.train}: "
                 "create both with the same list of classes"
             )
-        if max(counts) >= count:
-            raise ConfigError(
-                f"data.{split}={getattr(data, split)}: label {max(counts)} is outside {source} (0 to {count - 1})"
-            )
-    return list(names) if names is not None else [str(label) for label in range(count)]
+    return names or [str(label) for label in range(count)]

@@ -15,7 +15,7 @@ from mxscale.data import image_lists
 from mxscale.data.class_names import class_names
 from mxscale.data.images import EXTENSIONS
 from mxscale.data.tree import Item, Tree, chosen
-from mxscale.data.tree_packer import PackJob, photograph_recipe, scan_recipe, tree_job
+from mxscale.data.tree_packer import PackJob, tree_job
 from mxscale.util.errors import ConfigError
 from mxscale.util.paths import absolute
 
@@ -34,7 +34,7 @@ DIGITS_FILE = Path(__file__).with_name("files") / "digits.csv.gz"
 def digits(data: Data, workers: Optional[int]) -> PackJob:
     """Return the job that packs the embedded digits, enlarged to the size that the network sees."""
     classes = chosen(data, DIGITS, "data=digits")
-    return tree_job(data, scan_recipe(data), lambda: _digits_tree(classes), 1, classes=classes)
+    return tree_job(data, lambda: _digits_tree(classes), 1, classes=classes)
 
 
 def scans() -> tuple:
@@ -62,14 +62,13 @@ def _digits_tree(classes: List[str]) -> Tree:
 
 def imagefolder(data: Data, workers: Optional[int]) -> PackJob:
     """Return the job that packs data.root. Raises ConfigError if it is not a folder of images."""
-    recipe = photograph_recipe(data)
     tree, fingerprint = list_folder(data)
     identity = {"classes": tree.classes, "source": fingerprint, "on_bad": data.on_bad, "root": absolute(data.root)}
     if "train" in tree.splits:  # a set with its own splits does not depend on these settings
         identity.update(test_share=None)
     if "val" in tree.splits:
         identity.update(val_share=None)
-    return tree_job(data, recipe, lambda: tree, workers, **identity)
+    return tree_job(data, lambda: tree, workers, **identity)
 
 
 def originals(data: Data, packed: Dict) -> Dict[int, str]:
@@ -181,8 +180,7 @@ def _listed(data: Data, root: str, split: str, path: str, top: List[str], train:
     in_order = class_names(data)  # which numbers count
     if train and not train.listed and not isinstance(data.classes, str):
         in_order = train.classes  # data.classes selects some of them
-    is_im2rec = path.lower().endswith(".lst")  # its labels always count
-    paths = image_lists.by_class(rows, in_order, train and train.classes, is_im2rec, where)
+    paths = image_lists.by_class(rows, in_order, train and train.classes, where)
     are_numbers = all(name.isdecimal() for name in paths)
     classes = train.classes if train else sorted(paths, key=int if are_numbers else None)
     return _Split(where, "", classes, lambda name: [_stamped(root, path) for path in sorted(paths.get(name, ()))], True)

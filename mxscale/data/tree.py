@@ -6,7 +6,7 @@ data.split_seed. It depends neither on the other classes nor on data.train_per_c
 
 import hashlib
 from itertools import chain
-from typing import Dict, FrozenSet, List, NamedTuple
+from typing import Dict, List, NamedTuple, Optional
 
 from mxscale.config.schema import Data
 from mxscale.data.class_names import class_names
@@ -32,52 +32,37 @@ class Tree(NamedTuple):
     unused: Dict[str, int] = {}  # extension, or "without extension" -> files of a folder that are no images
 
 
-def plan(tree: Tree, data: Data, exclude: FrozenSet[int] = frozenset()) -> Dict[str, List[Item]]:
+def plan(tree: Tree, data: Data) -> Dict[str, List[Item]]:
     """Return the images of each split in the order of packing.
 
     The training images are shuffled once, so that contiguous shards are mixed. The other splits keep the order of
     the listing. With data.test_share=1, a set without splits has the one split "all".
 
-    Args:
-        exclude: Ids of unusable images. The splits stay as they are without them; with data.val_share=null,
-            other images replace them in the training split.
-
     Raises:
         ConfigError: A class has too few images.
     """
-    shuffled = {
+    if "all" in tree.splits and data.test_share == 1:
+        return {"all": sorted(chain.from_iterable(tree.splits["all"]))}
+    splits = {
         split: [_shuffle(items, data.split_seed, tree.classes[label]) for label, items in enumerate(classes)]
         for split, classes in tree.splits.items()
     }
-    if data.val_share is None:
-        shuffled = {split: _without(classes, exclude) for split, classes in shuffled.items()}
-    if "all" in shuffled and data.test_share == 1:
-        return {"all": sorted(chain.from_iterable(_without(shuffled["all"], exclude)))}
-    if "all" in shuffled:
-        splits = _divide(tree, shuffled["all"], data, data.test_share)
-    elif "val" in shuffled:
-        splits = shuffled
-    elif data.val_share == 0:  # validate on the publisher's test images, as papers do
-        splits = {"train": shuffled["train"], "val": shuffled["test"]}
-    else:
-        splits = {**_divide(tree, shuffled["train"], data, 0), "test": shuffled["test"]}
-    splits = {split: _without(classes, exclude) for split, classes in splits.items()}
+    if "all" in splits:
+        splits = _divide(tree, splits["all"], data, data.test_share)
+    elif "val" not in splits and data.val_share == 0:  # validate on the publisher's test images, as papers do
+        splits = {"train": splits["train"], "val": splits["test"]}
+    elif "val" not in splits:
+        splits = {**_divide(tree, splits["train"], data, 0), "test": splits["test"]}
     train = list(chain.from_iterable(_first(tree, splits.pop("train"), data.train_per_class)))
     others = {split: sorted(chain.from_iterable(classes)) for split, classes in splits.items()}
     return {"train": _shuffle(train, data.split_seed, "train"), **others}
 
 
-def _without(classes: List[List[Item]], exclude: FrozenSet[int]) -> List[List[Item]]:
-    return [[item for item in items if item.id not in exclude] for items in classes]
-
-
 def _shuffle(items: List[Item], seed: int, name: str) -> List[Item]:
     from numpy.random import RandomState  # its stream is the same in every version of NumPy
 
-    seed_of_list = int.from_bytes(
-        hashlib.sha256(f"{seed},{name}".encode("utf-8", "surrogateescape")).digest()[:4], "little"
-    )
-    return [items[i] for i in RandomState(seed_of_list).permutation(len(items))]
+    digest = hashlib.sha256(f"{seed},{name}".encode("utf-8", "surrogateescape")).digest()
+    return [items[i] for i in RandomState(int.from_bytes(digest[:4], "little")).permutation(len(items))]
 
 
 def _divide(tree: Tree, classes: List[List[Item]], data: Data, test_share: float) -> Dict[str, List[List[Item]]]:
@@ -92,7 +77,9 @@ def _divide(tree: Tree, classes: List[List[Item]], data: Data, test_share: float
             val = max(0, len(items) - test - data.train_per_class)
         rest = test + val
         if rest >= len(items) or rest == test:
-            raise ConfigError(_too_few(tree, name, len(items), data, test_share))
+            shares = {"val_share": data.val_share, "test_share": test_share, "train_per_class": data.train_per_class}
+            by = ", ".join(f"data.{key}={share}" for key, share in shares.items() if share)
+            raise ConfigError(f"{tree.where}: class {name} has {len(items)} images, too few to split by {by}")
         splits["test"].append(items[:test])
         splits["val"].append(items[test:rest])
         splits["train"].append(items[rest:])
@@ -101,27 +88,16 @@ def _divide(tree: Tree, classes: List[List[Item]], data: Data, test_share: float
     return splits
 
 
-def _too_few(tree: Tree, name: str, count: int, data: Data, test_share: float) -> str:
-    if data.val_share is None:
-        needed, by = data.train_per_class + (2 if test_share else 1), f"data.train_per_class={data.train_per_class}"
-    else:
-        needed, by = (3 if test_share else 2), f"data.val_share={data.val_share}"
-    by += f" and data.test_share={test_share}" if test_share else ""
-    return f"{tree.where}: class {name} has {count} images, too few to split by {by}: expected at least {needed}"
-
-
 def _share(count: int, share: float) -> int:
     return max(1, int(count * share + 0.5)) if share else 0
 
 
-def _first(tree: Tree, classes: List[List[Item]], limit) -> List[List[Item]]:
-    if limit is None:
-        return classes
+def _first(tree: Tree, classes: List[List[Item]], limit: Optional[int]) -> List[List[Item]]:
     for name, items in zip(tree.classes, classes, strict=True):
-        if len(items) < limit:
+        if len(items) < (limit or 0):
+            most = min(map(len, classes))
             raise ConfigError(
-                f"data.train_per_class={limit}: class {name} has only {len(items)} usable training images; "
-                f"use at most {min(map(len, classes))}"
+                f"data.train_per_class={limit}: class {name} has fewer training images; use at most {most}"
             )
     return [items[:limit] for items in classes]
 

@@ -12,6 +12,7 @@ import cv2
 import PIL
 import simplejpeg
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Data
 from mxscale.data import manifest, recordio, tree
 from mxscale.data.images import POLICY, BadImage, Limits
@@ -30,23 +31,17 @@ class PackJob(NamedTuple):
     build: Callable[[str], None]  # writes records and manifest into a new folder; raises ConfigError and OSError
 
 
-def scan_recipe(data: Data) -> Recipe:
-    """Return the recipe for small scans: they are enlarged to what the network sees."""
-    return Recipe(data.pack_format, _quality(data), data.short_side or data.image_size, limits(data))
-
-
-def photograph_recipe(data: Data) -> Recipe:
-    """Return the recipe for photographs. Raises ConfigError if it packs them smaller than the network's input."""
+def _recipe(data: Data) -> Recipe:
+    """Return the recipe of a set. Raises ConfigError if it packs photographs smaller than the network's input."""
+    quality = data.pack_quality if data.pack_format == "jpeg" else 0
+    if DATASETS[data.kind].scans:  # enlarged to what the network sees
+        return Recipe(data.pack_format, quality, data.short_side or data.image_size, limits(data))
     if data.short_side is not None and data.short_side < data.image_size:
         raise ConfigError(
             f"data.pack_short_side={data.pack_short_side} is less than data.image_size={data.image_size}: "
             "expected images at least as large as the network sees"
         )
-    return Recipe(data.pack_format, _quality(data), data.short_side, limits(data), data.image_size)
-
-
-def _quality(data: Data) -> int:
-    return data.pack_quality if data.pack_format == "jpeg" else 0
+    return Recipe(data.pack_format, quality, data.short_side, limits(data), data.image_size)
 
 
 def limits(data: Data) -> Limits:
@@ -54,24 +49,21 @@ def limits(data: Data) -> Limits:
     return Limits(data.min_side or 1, data.max_pixels, data.max_file_mb)
 
 
-def tree_job(
-    data: Data, recipe: Recipe, list_images: Callable[[], tree.Tree], workers: Optional[int], **identity
-) -> PackJob:
+def tree_job(data: Data, list_images: Callable[[], tree.Tree], workers: Optional[int], **identity) -> PackJob:
     """Return the job that packs an image tree.
 
     Args:
-        list_images: Returns the tree. It is called only if the set is not in the cache.
+        list_images: Returns the tree; called only if the set is not in the cache.
         workers: As in pack.prepare.
         **identity: What else determines the packed bytes, such as class names and the files' checksums.
     """
+    recipe = _recipe(data)
     names = ("kind", "train_per_class", "val_share", "test_share", "split_seed")
-    chosen = {name: getattr(data, name) for name in names}
-    # The libraries' versions are part of the cache key: another version may encode differently.
     settings = {
-        **chosen,
+        **{name: getattr(data, name) for name in names},
         **recipe._asdict(),
         "limits": recipe.limits._asdict(),
-        "libraries": LIBRARIES,
+        "libraries": LIBRARIES,  # another version may encode differently
         "policy": POLICY,
         **identity,
     }
@@ -88,15 +80,7 @@ class _Packer:
 
     def pack(self, settings: Dict[str, Any], workers: Optional[int]) -> None:
         """Write the splits and the manifest. Raises ConfigError and OSError."""
-        while True:
-            known_bad = len(self.bad)
-            splits = tree.plan(self.tree, self.data, frozenset(self.bad))
-            self.copies = Copies()
-            entries = self._write(splits, workers)
-            if len(self.bad) == known_bad or self.data.train_per_class is None:
-                break
-            for name in os.listdir(self.folder):  # pack again: other images replace the bad ones
-                os.remove(os.path.join(self.folder, name))
+        entries = self._write(tree.plan(self.tree, self.data), workers)
         self._refuse_empty(entries)
         manifest.save(
             self.folder,
@@ -105,7 +89,7 @@ class _Packer:
             entries,
             settings,
             skipped=[self.bad[number] for number in sorted(self.bad)],
-            duplicates=self.copies.in_manifest(),
+            duplicates=self.copies.in_manifest,
             unused=self.tree.unused,
         )
 

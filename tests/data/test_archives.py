@@ -1,7 +1,5 @@
-"""Archives are read in place; damaged and unsafe ones are refused."""
+"""Archives are read in place; damaged ones are refused."""
 
-import gzip
-import io
 import tarfile
 
 import numpy as np
@@ -9,7 +7,8 @@ import pytest
 from made_sets import tar
 from refusals import error_of
 
-from mxscale.data.public.archives import BadArchive, contents, gunzip, members
+from mxscale.data.public import formats
+from mxscale.data.public.formats import ERRORS, contents, members
 
 FILES = [("set/a.jpg", b"a" * 1000), ("set/long" + "g" * 150 + ".jpg", b"bc" * 3000), ("set/empty.jpg", b"")]
 
@@ -25,7 +24,7 @@ def saved(tmp_path):
 
 
 def refused(read) -> str:
-    return error_of(read, kind=BadArchive)
+    return error_of(read, kind=ERRORS)
 
 
 def sliced(path, member) -> bytes:
@@ -45,29 +44,23 @@ def test_nested_tar_is_read_without_unpacking(saved):
     assert [(member.name, sliced(path, member)) for member in found] == FILES
 
 
-def test_all_bytes_are_reported(saved):
-    content, seen = tar(FILES), []
-    list(members(saved(content), seen=seen.append))
-    assert len(content.rstrip(b"\0")) <= sum(seen) <= len(content)
-
-
-BAD = {
-    "../out.jpg": (b"x", "../out.jpg is outside the archive's folder"),
-    "set/../../out.jpg": (b"x", "set/../../out.jpg is outside the archive's folder"),
-    "/etc/out.jpg": (b"x", "/etc/out.jpg is outside the archive's folder"),
-    "set/link.jpg": ((tarfile.SYMTYPE, "/etc/passwd"), "set/link.jpg is a link"),
-    "set/hard.jpg": ((tarfile.LNKTYPE, "set/a.jpg"), "set/hard.jpg is a link"),
-    "set/null": ((tarfile.CHRTYPE, ""), "set/null is neither a regular file nor a folder"),
-    "set/pipe": ((tarfile.FIFOTYPE, ""), "set/pipe is neither a regular file nor a folder"),
-    "set/new\nline/..": (b"x", "set/new\\nline/.. is outside the archive's folder"),
+LINKS = {
+    "../out.jpg": b"x",
+    "set/link.jpg": (tarfile.SYMTYPE, "/etc/passwd"),
+    "set/hard.jpg": (tarfile.LNKTYPE, "set/a.jpg"),
+    "set/null": (tarfile.CHRTYPE, ""),
+    "set/pipe": (tarfile.FIFOTYPE, ""),
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_unsafe_members_are_refused_by_name(saved, name):
-    content, reason = BAD[name]
-    assert refused(lambda: list(members(saved(tar([*FILES, (name, content)]))))) == reason
-    assert refused(lambda: contents(saved(tar([*FILES, (name, content)], "w:gz")), ["a.jpg"], 10**6)) == reason
+@pytest.mark.parametrize("name", LINKS)
+def test_only_content_in_the_archive_is_read(saved, name):
+    further = [*FILES, (name, LINKS[name])]
+    path = saved(tar(further))
+    regular = [(name, content) for name, content in further if isinstance(content, bytes)]
+    assert [(member.name, sliced(path, member)) for member in members(path)] == regular
+    path = saved(tar([("a.jpg", b"x"), (f"set/{name}", LINKS[name])], "w:gz"))
+    assert contents(path, ["a.jpg"]) == {"a.jpg": b"x"}
 
 
 @pytest.mark.parametrize("tenth", range(10))
@@ -82,19 +75,13 @@ def test_a_truncated_gzip_is_refused(saved, tenth):
     noise = [("set/a.jpg", np.random.RandomState(0).bytes(5000))]
     content = tar(noise, "w:gz")
     path = saved(content[: len(content) * tenth // 10])
-    assert refused(lambda: contents(path, ["a.jpg"], 10**6))
-    content = gzip.compress(noise[0][1])
-    path = saved(content[: len(content) * tenth // 10])
-    if tenth:
-        assert "not a .gz, or truncated" in refused(lambda: gunzip(path, 10**6))
-    else:
-        assert gunzip(path, 10**6) == b""  # a valid gzip; its reader checks the size
+    assert refused(lambda: contents(path, ["a.jpg"]))
 
 
 def test_a_tar_truncated_between_members_is_refused(saved):
     complete = tar(FILES[:1]).rstrip(b"\0")
     path = saved(complete + b"\0" * (-len(complete) % 512))
-    assert refused(lambda: list(members(path))) == "truncated or damaged at byte 1536"
+    assert "is truncated or damaged at byte 1536" in refused(lambda: list(members(path)))
 
 
 def test_garbage_after_the_first_member_is_refused(saved):
@@ -112,23 +99,16 @@ def test_an_inner_tar_ends_before_the_next(saved):
 
 def test_other_files_are_refused(saved):
     path = saved(b"<html>not found</html>" * 100)
-    assert "not a tar" in refused(lambda: list(members(path)))
-    assert "not a .tar.gz" in refused(lambda: contents(path, ["a"], 10**6))
-    assert "not a .gz" in refused(lambda: gunzip(path, 10**6))
+    assert refused(lambda: list(members(path))) and "not a gzip file" in refused(lambda: contents(path, ["a"]))
 
 
 def test_missing_members_are_named(saved):
     path = saved(tar(FILES, "w:gz"))
-    assert contents(path, ["a.jpg"], 10**6) == {"a.jpg": b"a" * 1000}
-    assert refused(lambda: contents(path, ["a.jpg", "b", "c"], 10**6)) == "has no b, c"
+    assert contents(path, ["a.jpg"]) == {"a.jpg": b"a" * 1000}
+    assert refused(lambda: contents(path, ["a.jpg", "b", "c"])) == f"{path} has no b, c"
 
 
-def test_decompression_is_limited(saved):
-    bomb = io.BytesIO()
-    with gzip.open(bomb, "wb") as file:
-        for _ in range(50):
-            file.write(bytes(1 << 20))
-    assert len(bomb.getvalue()) < 60_000
-    assert refused(lambda: gunzip(saved(bomb.getvalue()), 1 << 20)) == "more than 1,048,576 bytes when decompressed"
+def test_decompression_is_limited(saved, monkeypatch):
+    monkeypatch.setattr(formats, "MAX_BYTES", 1 << 20)
     path = saved(tar([("a", bytes(600_000)), ("b", bytes(600_000))], "w:gz"))
-    assert refused(lambda: contents(path, ["b"], 1 << 20)) == "more than 1,048,576 bytes when decompressed"
+    assert "has more than 1,048,576 bytes when decompressed" in refused(lambda: contents(path, ["b"]))

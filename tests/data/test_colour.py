@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from mxscale.config.training_settings import Augment
-from mxscale.data.reader.colour import ColourJitter, HlsShift, rotation
+from mxscale.data.reader.augmentations import ColourJitter, HlsShift, rotation
 
 IMAGE = np.random.RandomState(0).randint(60, 180, (16, 20, 3)).astype("uint8")
 PLACES = ("brightness", "contrast", "saturation", "hue")

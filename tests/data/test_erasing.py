@@ -3,7 +3,7 @@
 import numpy as np
 
 from mxscale.config.training_settings import Augment
-from mxscale.data.reader.erasing import Erasing
+from mxscale.data.reader.augmentations import Erasing
 
 
 def test_erased_rectangles_have_the_area_and_ratio_of_the_paper():

@@ -14,12 +14,12 @@ from mxscale.data.reader.turbojpeg import TrainData
 
 MODULE = """
     from mxscale.data.tree import Item, Tree, chosen
-    from mxscale.data.tree_packer import scan_recipe, tree_job
+    from mxscale.data.tree_packer import tree_job
 
 
     def tiles(data, workers):
         classes = chosen(data, ["black", "white"], "data=tiles")
-        return tree_job(data, scan_recipe(data), lambda: listing(classes), workers, classes=classes)
+        return tree_job(data, lambda: listing(classes), workers, classes=classes)
 
 
     def listing(classes):
@@ -37,7 +37,7 @@ MODULE = """
 def tiles(tmp_path, monkeypatch):
     (tmp_path / "toy_tiles.py").write_text(textwrap.dedent(MODULE))
     monkeypatch.syspath_prepend(str(tmp_path))
-    entry = DataSet("tiles", "black and white tiles", "toy_tiles:tiles", required=("root",), expected="data.root=DIR")
+    entry = DataSet("tiles", "tiles", "toy_tiles:tiles", required=("root",), expected="data.root=DIR", scans=True)
     monkeypatch.setitem(DATASETS, "tiles", entry)
 
     def config(**data):

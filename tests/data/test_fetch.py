@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from refusals import error_of
 
-from mxscale.data.public import download
+from mxscale.data.public import fetch
 from mxscale.data.public.fetch import File, Place, obtain
 
 CONTENT = np.random.RandomState(0).bytes(300_007)
@@ -27,17 +27,11 @@ def place(tmp_path):
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(download, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(fetch, "BACKOFF_S", 0.01)
 
 
 def refused(files, place) -> str:
     return error_of(obtain, files, place)
-
-
-def interrupted(publisher, file, place) -> str:
-    """Download the first 1,000 bytes; return the error."""
-    publisher.cuts = [1000, 0]
-    return refused([file], place)
 
 
 def there(place):
@@ -48,7 +42,7 @@ def there(place):
 def test_a_file_is_fetched_once_and_then_verified(publisher, place):
     file = publisher.file(NAME)
     assert obtain([file], place) == {NAME: file.sha256} == obtain([file], place)
-    assert there(place) == {NAME: CONTENT} and publisher.asked == [(NAME, None)]
+    assert there(place) == {NAME: CONTENT} and publisher.asked == [NAME]
 
 
 def test_a_placed_file_is_not_fetched(publisher, place):
@@ -80,54 +74,24 @@ def test_concurrent_processes_fetch_once(publisher, place):
     assert there(place) == {NAME: CONTENT} and len(publisher.asked) == 1
 
 
-@pytest.mark.parametrize("tenth", range(1, 10))
-def test_an_interrupted_download_is_resumed(publisher, place, tenth):
-    cut = len(CONTENT) * tenth // 10
-    publisher.cuts = [cut]
-    obtain([publisher.file(NAME)], place)
-    assert publisher.asked == [(NAME, None), (NAME, f"bytes={cut}-")]
+@pytest.mark.parametrize("known", [{}, {"bytes": None, "sha256": None}])
+def test_an_interrupted_download_leaves_nothing(publisher, place, known):
+    file, publisher.cuts = publisher.file(NAME, **known), [1000]
+    assert "connection lost" in refused([file], place) and there(place) == {}
+    obtain([file], place)
+    assert there(place)[NAME] == CONTENT
+
+
+def test_an_interruption_is_followed_by_the_next_address(publisher, place):
+    publisher.cuts = [1000]
+    obtain([publisher.file(NAME, urls=(publisher.url(NAME), publisher.url(NAME)))], place)
     assert there(place) == {NAME: CONTENT}
 
 
-def test_many_interruptions_are_survived(publisher, place):
-    publisher.cuts = [len(CONTENT) // 10] * 10
-    obtain([publisher.file(NAME)], place)
-    assert len(publisher.asked) == 11 and there(place) == {NAME: CONTENT}
-
-
-def test_the_next_start_resumes_a_partial_file(publisher, place):
-    assert "connection lost" in interrupted(publisher, publisher.file(NAME), place)
-    assert NAME not in there(place)
-    obtain([publisher.file(NAME)], place)
-    assert publisher.asked[-1] == (NAME, "bytes=1000-") and there(place) == {NAME: CONTENT}
-
-
-def test_a_complete_partial_file_is_used(publisher, place):
-    interrupted(publisher, publisher.file(NAME), place)
+def test_a_killed_download_is_replaced(publisher, place):
+    os.makedirs(place.folder)
     with open(os.path.join(place.folder, NAME + ".part"), "wb") as file:
-        file.write(CONTENT)
-    obtain([publisher.file(NAME)], place)
-    assert there(place) == {NAME: CONTENT} and len(publisher.asked) == 2
-
-
-def test_without_ranges_the_download_restarts(publisher, place):
-    publisher.ranges, publisher.cuts = False, [200_000]
-    obtain([publisher.file(NAME)], place)
-    assert there(place) == {NAME: CONTENT} and len(publisher.asked) == 2
-
-
-def test_without_a_checksum_the_download_restarts(publisher, place):
-    unknown, publisher.cuts = publisher.file(NAME, bytes=None, sha256=None), [1000]
-    assert "connection lost" in refused([unknown], place)
-    publisher.files[NAME] = b"other" * 1000
-    obtain([unknown], place)
-    assert there(place)[NAME] == b"other" * 1000
-
-
-def test_a_damaged_partial_file_is_fetched_again(publisher, place):
-    interrupted(publisher, publisher.file(NAME), place)
-    with open(os.path.join(place.folder, NAME + ".part"), "r+b") as file:
-        file.write(b"\0" * 500)
+        file.write(CONTENT + b"more")
     obtain([publisher.file(NAME)], place)
     assert there(place) == {NAME: CONTENT}
 

@@ -4,6 +4,7 @@ import io
 import shutil
 import struct
 from dataclasses import replace
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
@@ -313,7 +314,7 @@ def test_swapped_labels_are_refused(tmp_path):
 
 def test_checksums_of_another_number_of_records_are_refused(tmp_path):
     records = packed(tmp_path, [png(photograph(32, 32))] * 2)
-    recordio.write_checksums(records.crc, [1, 2, 3])
+    Path(records.crc).write_bytes(bytes(12))
     with pytest.raises(recordio.BadRecords, match="3 checksums of 2 records"):
         RecordFile(records)
 

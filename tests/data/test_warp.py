@@ -6,7 +6,7 @@ import pytest
 from records import ramp
 
 from mxscale.config.training_settings import Augment
-from mxscale.data.reader.geometry import Warp, affine
+from mxscale.data.reader.augmentations import Warp, affine
 
 SIZE = (32, 24)
 

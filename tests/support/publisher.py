@@ -1,8 +1,7 @@
-"""A local HTTP server of files, with range requests and faults."""
+"""A local HTTP server of files, with faults."""
 
 import contextlib
 import hashlib
-import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -12,12 +11,12 @@ from mxscale.data.public.fetch import File
 class Publisher:
     """`files`: name -> content. `cuts`: bytes after which the next responses are cut; None: complete.
 
-    `statuses`: of the next responses. `asked`: (name, Range header) of each request.
+    `statuses`: of the next responses. `asked`: the name of each request.
     """
 
     def __init__(self):
         self.files, self.cuts, self.statuses, self.asked = {}, [], [], []
-        self.ranges, self.headers = True, {}
+        self.headers = {}
 
     def url(self, name: str) -> str:
         return f"{self.base}/{name}"
@@ -52,8 +51,8 @@ def address_of(handler):
 def _handler(publisher: Publisher):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            name, wanted = self.path.rpartition("/")[2], self.headers.get("Range")
-            publisher.asked.append((name, wanted))
+            name = self.path.rpartition("/")[2]
+            publisher.asked.append(name)
             status = publisher.statuses.pop(0) if publisher.statuses else 200
             content = publisher.files.get(name)
             if content is None or status != 200:
@@ -63,27 +62,11 @@ def _handler(publisher: Publisher):
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            self.answer(content, self.first_byte(content, wanted))
-
-        def first_byte(self, content, wanted) -> int:
-            asked = re.fullmatch(r"bytes=(\d+)-", wanted or "")
-            return int(asked[1]) if asked and publisher.ranges else 0
-
-        def answer(self, content, start):
-            if start and start >= len(content):
-                self.send_response(416)
-                self.send_header("Content-Range", f"bytes */{len(content)}")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
-            self.send_response(206 if start else 200)
-            if start:
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-            body = content[start:]
-            self.send_header("Content-Length", str(len(body)))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             cut = publisher.cuts.pop(0) if publisher.cuts else None
-            self.wfile.write(body[:cut])  # the connection then ends: HTTP/1.0
+            self.wfile.write(content[:cut])  # the connection then ends: HTTP/1.0
 
         def log_message(self, *_):
             pass

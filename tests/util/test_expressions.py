@@ -12,7 +12,7 @@ import pytest
 
 import mxscale
 from mxscale.config.operation_settings import REGISTERED
-from mxscale.data.public import download
+from mxscale.data.public import fetch
 from mxscale.doctor.checks import IMPORT_FIXES
 from mxscale.perfmodel.published.rows import DETAILS
 from mxscale.tracking.store import CAUSES
@@ -36,7 +36,7 @@ HELD = {
     ("perfmodel/published/rows.py", "DETAILS[name]"): [*DETAILS.values()],
     ("perfmodel/hardware.py", "row['pattern']"): [],  # the names that are searched are cut
     ("config/setting.py", "self.pattern"): [REGISTERED],
-    ("data/public/download.py", "pattern"): [pattern for pattern, _ in download.CAUSES],
+    ("data/public/fetch.py", "pattern"): [pattern for pattern, _ in fetch.CAUSES],
 }
 PUMPS = ["a", "-", "a-", "0", " ", "\n", "=", "/", "'", "\t\n"]
 

@@ -1,25 +1,82 @@
 """Readers of the public sets' formats, each of which returns a `Tree`. No archive is unpacked, no image is decoded.
 
-Small scans become Netpbm files in memory (a header and the pixels). Photographs are slices of their archive.
+Small scans become Netpbm files in memory (a header and the pixels). Photographs are slices of their archive. As no
+file is written, an archive's links, devices and names outside its folder are harmless; members without use are ignored.
 """
 
+import gzip
 import math
 import os
 import re
 import struct
-from typing import Dict, Iterator, List, NamedTuple, Tuple
+import tarfile
+import zlib
+from pathlib import PurePosixPath
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.config.schema import Data
 from mxscale.data.images import Slice, Source
-from mxscale.data.public import archives
-from mxscale.data.public.archives import BadArchive
 from mxscale.data.sources import DIGITS
 from mxscale.data.tree import Item, Tree, chosen
 from mxscale.data.workers import Progress
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
+from mxscale.util.regular_files import open_regular
 
 MAX_BYTES = 1 << 30  # of a decompressed set of small images; CIFAR has 184,380,000
+BLOCK = 512  # bytes of a tar's block; a block of zeros ends the tar
+
+
+class BadArchive(Exception):
+    """An archive without the content of its set; the message is one line."""
+
+
+# What the readers raise for other files, but for ConfigError
+ERRORS = (BadArchive, OSError, EOFError, OverflowError, zlib.error, tarfile.TarError)
+
+
+class Member(NamedTuple):
+    """A file in an uncompressed tar."""
+
+    name: str
+    offset: int  # of its content, from the start of the file that holds the tar
+    size: int
+
+
+def members(path: str, start: int = 0, end: Optional[int] = None) -> Iterator[Member]:
+    """Yield the files of the uncompressed tar in bytes `start` to `end` (None: the last) of a file, in its order.
+
+    Raises:
+        BadArchive: The tar is truncated; see `ERRORS` for others.
+    """
+    end = os.path.getsize(path) if end is None else end
+    with open_regular(path) as file:
+        file.seek(start)
+        tar = tarfile.TarFile(fileobj=file)
+        for member in tar:
+            if member.isreg():
+                yield Member(member.name, member.offset_data, member.size)
+        # tarfile takes a truncation, and garbage after the first member, for the end
+        file.seek(tar.offset)
+        if tar.offset + BLOCK > end or file.read(BLOCK).strip(b"\0"):
+            raise BadArchive(f"{path} is truncated or damaged at byte {tar.offset}")
+
+
+def contents(path: str, wanted: Sequence[str]) -> Dict[str, bytes]:
+    """Return the content of files in a .tar.gz, by the last part of their name. Raises `ERRORS`."""
+    content_of, total = {}, 0
+    with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:gz") as tar:
+        for member in tar:
+            total += member.size  # before decompression: a few kB of gzip may hold gigabytes
+            if total > MAX_BYTES:
+                raise BadArchive(f"{path} has more than {MAX_BYTES:,} bytes when decompressed")
+            name = PurePosixPath(member.name).name
+            if name in wanted and member.isreg():
+                content_of[name] = tar.extractfile(member).read()
+    missing = sorted(set(wanted) - set(content_of))
+    if missing:
+        raise BadArchive(f"{path} has no {', '.join(missing)}")
+    return content_of
 
 
 def _tree(data: Data, where: str, names: List[str], splits: Dict[str, List[Tuple[str, str, Source]]]) -> Tree:
@@ -55,19 +112,14 @@ def mnist(folder: str, data: Data, where: str) -> Tree:
 
 def _idx(folder: str, name: str, dimensions: int):
     """Return (content, size of each dimension) of an .idx.gz file of unsigned bytes."""
-    content = archives.gunzip(os.path.join(folder, name), MAX_BYTES)
-    header = 4 + 4 * dimensions
-    if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < header:  # 8: unsigned byte
-        raise BadArchive(f"{name} is not an idx file of {dimensions} dimension{'s' if dimensions > 1 else ''}")
-    sizes = struct.unpack(f">{dimensions}I", content[4:header])
-    expected = header + math.prod(sizes)
-    if len(content) != expected:
-        raise BadArchive(f"{name} has {len(content):,} bytes, not the {expected:,} of its header")
-    return (content[header:], *sizes)
-
-
-SIDE = 32
-PLANE = SIDE * SIDE
+    with open_regular(os.path.join(folder, name)) as packed, gzip.open(packed) as file:
+        content = file.read(MAX_BYTES)
+    start = 4 + 4 * dimensions
+    header = content[:start].ljust(start, b"\0")
+    sizes = struct.unpack_from(f">{dimensions}I", header, 4)
+    if header[:4] != bytes([0, 0, 8, dimensions]) or len(content) != start + math.prod(sizes):  # 8: unsigned byte
+        raise BadArchive(f"{name} is not a complete idx file of {dimensions} dimension{'s' if dimensions > 1 else ''}")
+    return (content[start:], *sizes)
 
 
 class _Cifar(NamedTuple):
@@ -83,7 +135,7 @@ class _Cifar(NamedTuple):
 
     def __call__(self, folder: str, data: Data, where: str) -> Tree:
         wanted = [self.names, *(name for names in self.batches.values() for name in names)]
-        content_of = archives.contents(os.path.join(folder, self.archive), wanted, MAX_BYTES)
+        content_of = contents(os.path.join(folder, self.archive), wanted)
         names = content_of[self.names].decode("ascii", "replace").split()
         splits = {
             split: [image for name in files for image in _records(name, content_of[name], self.label_bytes, names)]
@@ -96,16 +148,15 @@ def _records(file: str, content: bytes, label_bytes: int, names: List[str]) -> I
     """Yield (class, name, PPM) of each record; planes of red, green and blue become pixels."""
     import numpy as np
 
-    length = label_bytes + 3 * PLANE
+    length = label_bytes + 3 * 1024
     if not content or len(content) % length:
         raise BadArchive(f"{file} has {len(content):,} bytes: not a multiple of the record size {length:,}")
     records = np.frombuffer(content, "uint8").reshape(-1, length)
-    labels, planes = records[:, label_bytes - 1], records[:, label_bytes:].reshape(-1, 3, PLANE)
+    labels, planes = records[:, label_bytes - 1], records[:, label_bytes:].reshape(-1, 3, 1024)
     if labels.max() >= len(names):
         raise BadArchive(f"{file} has the label {labels.max()}, but there are {len(names)} class names")
-    header = b"P6 %d %d 255\n" % (SIDE, SIDE)
     for n, (label, image) in enumerate(zip(labels, planes, strict=True)):
-        yield names[label], f"{file} image {n}", header + image.T.tobytes()
+        yield names[label], f"{file} image {n}", b"P6 32 32 255\n" + image.T.tobytes()
 
 
 CIFAR10 = _Cifar(
@@ -124,20 +175,15 @@ def caltech256(folder: str, data: Data, where: str) -> Tree:
 
     Other members of the archive (198.spider/RENAME2, 056.dog/greg) are ignored.
     """
-    path = os.path.join(folder, "256_ObjectCategories.tar")
-    images = []
-    for member in archives.members(path):
+    path, images = os.path.join(folder, "256_ObjectCategories.tar"), []
+    is_class = re.compile(r"\d{3}\." if data.clutter else r"(?!257)\d{3}\.")
+    for member in members(path):
         parts = member.name.removeprefix("./").split("/")
-        if len(parts) == 3 and is_class(parts[1], data) and parts[2].lower().endswith((".jpg", ".jpeg")):
+        if len(parts) == 3 and is_class.match(parts[1]) and parts[2].lower().endswith((".jpg", ".jpeg")):
             images.append((parts[1], "/".join(parts[1:]), Slice(path, member.offset, member.size)))
     if not images:
         raise BadArchive("256_ObjectCategories.tar has no 256_ObjectCategories/<NNN.name>/<image>.jpg")
     return _tree(data, where, sorted({name for name, _, _ in images}), {"all": sorted(images)})
-
-
-def is_class(folder: str, data: Data) -> bool:
-    """Return whether a folder of Caltech-256 is a class; the 257th, clutter, only with data.clutter."""
-    return re.match(r"\d{3}\.", folder) is not None and (data.clutter or not folder.startswith("257."))
 
 
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
@@ -162,26 +208,27 @@ def imagenet(folder: str, data: Data, where: str) -> Tree:
 def _training_images(path: str, data: Data) -> List[Tuple[str, str, Slice]]:
     images, selected = [], data.classes if isinstance(data.classes, list) else None
     with Progress("listing ILSVRC2012_img_train.tar", os.path.getsize(path), "B") as bar:
-        for tar in archives.members(path, seen=bar.add):
+        for tar in members(path):
+            bar.add(tar.size)
             wnid = tar.name.removeprefix("./").removesuffix(".tar")
             if not re.fullmatch(r"n\d{8}", wnid):
                 raise BadArchive(f"has {tar.name}; expected a tar per class, such as n01440764.tar")
             if selected is not None and wnid not in selected:
                 continue
-            for member in archives.members(path, tar.offset, tar.offset + tar.size):
-                images.append((wnid, f"{wnid}/{member.name}", Slice(path, member.offset, member.size)))
+            for image in members(path, tar.offset, tar.offset + tar.size):
+                images.append((wnid, f"{wnid}/{image.name}", Slice(path, image.offset, image.size)))
     return images
 
 
 def _validation_images(folder: str) -> List[Tuple[str, str, Slice]]:
     """Return the validation images. Line n of the ground truth is the class of the n-th image by name."""
     wnids, path = _ground_truth(os.path.join(folder, DEVKIT)), os.path.join(folder, "ILSVRC2012_img_val.tar")
-    members = sorted(archives.members(path))
-    if len(members) != len(wnids):
-        raise BadArchive(f"ILSVRC2012_img_val.tar has {len(members):,} images, the devkit {len(wnids):,} labels")
+    images = sorted(members(path))
+    if len(images) != len(wnids):
+        raise BadArchive(f"ILSVRC2012_img_val.tar has {len(images):,} images, the devkit {len(wnids):,} labels")
     return [
-        (wnid, f"val/{member.name}", Slice(path, member.offset, member.size))
-        for wnid, member in zip(wnids, members, strict=True)
+        (wnid, f"val/{image.name}", Slice(path, image.offset, image.size))
+        for wnid, image in zip(wnids, images, strict=True)
     ]
 
 
@@ -191,7 +238,7 @@ def _ground_truth(path: str) -> List[str]:
     tables/imagenet_classes.csv has the ids of the devkit's meta.mat and of map_clsloc.txt in later devkits.
     """
     wnids = {row["id"]: row["wnid"] for row in csv_tables.read("imagenet_classes")}
-    ids = archives.contents(path, [TRUTH], MAX_BYTES)[TRUTH].decode("ascii", "replace").split()
+    ids = contents(path, [TRUTH])[TRUTH].decode("ascii", "replace").split()
     for class_id in ids:
         if class_id not in wnids:
             raise BadArchive(f"{TRUTH} in {DEVKIT} has the label {class_id[:20]!a}: expected 1 to {len(wnids):,}")

@@ -7,14 +7,13 @@ torchvision/prototype/datasets/_builtin/<set>.py.
 
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
-from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Data
 from mxscale.data.class_names import class_names
+from mxscale.data.images import one_line
 from mxscale.data.public import formats
-from mxscale.data.public.archives import BadArchive
 from mxscale.data.public.fetch import File, Place, obtain, trusted
 from mxscale.data.tree import Tree
-from mxscale.data.tree_packer import PackJob, photograph_recipe, scan_recipe, tree_job
+from mxscale.data.tree_packer import PackJob, tree_job
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
 from mxscale.util.paths import absolute
@@ -28,17 +27,9 @@ class Public(NamedTuple):
     tree: Callable[[str, Data, str], Tree]  # (folder of the files, data, where) -> images
 
     def __call__(self, data: Data, workers: Optional[int]) -> PackJob:
-        recipe = scan_recipe(data) if DATASETS[data.kind].scans else photograph_recipe(data)
-        return tree_job(
-            data,
-            recipe,
-            lambda: self.read(data),
-            workers,
-            classes=class_names(data),
-            files=self.checksums(data),
-            on_bad=data.on_bad,
-            clutter=data.clutter,
-        )
+        identity = {"classes": class_names(data), "files": self.checksums(data)}
+        identity.update(on_bad=data.on_bad, clutter=data.clutter)
+        return tree_job(data, lambda: self.read(data), workers, **identity)
 
     def checksums(self, data: Data) -> Dict[str, Any]:
         """Return the SHA-256 of each file. The files are needed only if a checksum is not known yet."""
@@ -54,8 +45,9 @@ class Public(NamedTuple):
         obtain(self._files(data), place)
         try:
             return self.tree(place.folder, data, place.where)
-        except (BadArchive, OSError) as bad:
-            raise ConfigError(f"{place.where}: {bad}; place the files from {self.page} in {place.folder}") from None
+        except formats.ERRORS as error:
+            how = f"an archive is damaged or another one ({one_line(error)})"
+            raise ConfigError(f"{place.where}: {how}; place those of {self.page} in {place.folder}") from None
 
     def _files(self, data: Data) -> Tuple[File, ...]:
         if data.checksum == "published":

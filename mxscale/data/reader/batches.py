@@ -4,7 +4,7 @@ import hashlib
 import math
 import time
 from dataclasses import dataclass
-from typing import Iterator, List, NamedTuple, Sequence
+from typing import Iterator, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import nd
@@ -47,35 +47,25 @@ def replica_of(shard: int, shards: Sequence[int], devices: int) -> int:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one rank reads in training.
-
-    Attributes:
-        data: Settings of the images.
-        batch: Images of one per-device batch.
-        shards: The virtual shards of this rank, which take its devices in turn (`replica_of`).
-        total_shards: The number of shards of all ranks.
-        accumulation: Batches of each shard in one step.
-        steps_per_epoch: Steps after which the order changes.
-        seed: The run's seed.
-        devices: The rank's devices.
-        threads: Threads that decode.
-        augmented_epochs: Epochs before those of data.augment.off_epochs.
-    """
+    """What one rank reads in training."""
 
     data: Data
-    batch: int
-    shards: Sequence[int]
-    total_shards: int
-    accumulation: int
-    steps_per_epoch: int
-    seed: int
-    devices: Sequence
-    threads: int
-    augmented_epochs: float = math.inf
+    batch: int  # images of one per-device batch
+    shards: Sequence[int]  # the virtual shards of this rank, which take its devices in turn
+    total_shards: int  # of all ranks
+    accumulation: int  # batches of each shard in one step
+    steps_per_epoch: int  # steps after which the order changes
+    seed: int  # the run's
+    devices: Sequence  # the rank's
+    threads: int  # that decode
+    augmented_epochs: float = math.inf  # epochs before those of data.augment.off_epochs
 
-    def replica(self, shard: int) -> int:
-        """Return the place of a shard's device in `devices`."""
-        return replica_of(shard, self.shards, len(self.devices))
+    def places(self) -> Iterator[Tuple[int, int, int]]:
+        """Yield (shard, micro-batch, replica) of each batch of a step, in the order of (shard, accumulation)."""
+        for shard in self.shards:
+            replica = replica_of(shard, self.shards, len(self.devices))
+            for micro_batch in range(self.accumulation):
+                yield shard, micro_batch, replica
 
 
 def seed_of(*numbers: int) -> int:
@@ -98,10 +88,8 @@ class SyntheticData:
 
     def step(self, step: int) -> Iterator[Micro]:
         """Yield the batches of one step in the order of (shard, accumulation)."""
-        for shard in self.reading.shards:
-            replica = self.reading.replica(shard)
-            for micro_batch in range(self.reading.accumulation):
-                yield Micro(shard, micro_batch, replica, *self.replicas[replica])
+        for shard, micro_batch, replica in self.reading.places():
+            yield Micro(shard, micro_batch, replica, *self.replicas[replica])
 
     @classmethod
     def evaluation(cls, data: Data, classes: int, count: int, rank: int, seed: int, device):

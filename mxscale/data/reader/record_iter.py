@@ -12,8 +12,10 @@ import mxnet as mx
 import numpy as np
 
 from mxscale.config.schema import Data
+from mxscale.data.images import BadImage
 from mxscale.data.reader.batches import Micro, Reading, seed_of
 from mxscale.data.reader.records import RecordFile
+from mxscale.data.recordio import BadRecords
 from mxscale.rundir.plan import Split
 
 # ImageRecordIter's inter_method, OpenCV's numbers; only area is antialiased
@@ -27,10 +29,14 @@ def part_sizes(count: int, parts: int) -> List[int]:
 
 
 def verify(records: Split, sizes: List[int], parts: Iterable[int]) -> None:
-    """Check the records of some parts once: ImageRecordIter itself checks none. Raises RuntimeError."""
+    """Read the records of some parts once: ImageRecordIter itself checks none. Raises RuntimeError, which names one."""
     file, ends = RecordFile(records), np.cumsum(sizes)
     for part in sorted(set(parts)):
-        file.verify(range(ends[part] - sizes[part], ends[part]))
+        for number in range(ends[part] - sizes[part], ends[part]):
+            try:
+                file[number]
+            except (BadImage, BadRecords) as bad:
+                raise RuntimeError(f"{file.name_of(number)}: {bad}") from None
 
 
 def open_reader(records: Split, data: Data, batch: int, part: Tuple[int, int], threads: int, **settings):
@@ -40,13 +46,11 @@ def open_reader(records: Split, data: Data, batch: int, part: Tuple[int, int], t
     batches that the reader retains; it leaks them when it is deleted. With 1 it still leaks the last batch, unless it
     was read to its end.
     """
-    index, parts = part
-    red, green, blue = data.mean
-    std_red, std_green, std_blue = data.std
+    (index, parts), side = part, data.image_size
     return mx.io.ImageRecordIter(
         path_imgrec=records.rec,
         path_imgidx=records.idx,
-        data_shape=(3, data.image_size, data.image_size),
+        data_shape=(3, side, side),
         batch_size=batch,
         num_parts=parts,
         part_index=index,
@@ -54,12 +58,8 @@ def open_reader(records: Split, data: Data, batch: int, part: Tuple[int, int], t
         prefetch_buffer=1,
         inter_method=INTERPOLATIONS[data.interpolation],
         round_batch=True,
-        mean_r=red,
-        mean_g=green,
-        mean_b=blue,
-        std_r=std_red,
-        std_g=std_green,
-        std_b=std_blue,
+        **dict(zip(("mean_r", "mean_g", "mean_b"), data.mean, strict=True)),
+        **dict(zip(("std_r", "std_g", "std_b"), data.std, strict=True)),
         **{"verbose": False, **settings},
     )
 
@@ -124,13 +124,11 @@ class TrainData:
             self._epoch = epoch
             skip = within * reading.accumulation
             self._streams = {shard: self._stream(epoch, shard, skip) for shard in reading.shards}
-        for shard in reading.shards:
-            replica = reading.replica(shard)
-            for micro_batch in range(reading.accumulation):
-                # Copied on a CPU too: a reader waits for every use of its last batch before it returns another.
-                # Without a copy, reading would wait for compute.
-                images, labels = (array.copyto(reading.devices[replica]) for array in next(self._streams[shard]))
-                yield Micro(shard, micro_batch, replica, images, labels)
+        for shard, micro_batch, replica in reading.places():
+            # Copied on a CPU too: a reader waits for every use of its last batch before it returns another.
+            # Without a copy, reading would wait for compute.
+            images, labels = (array.copyto(reading.devices[replica]) for array in next(self._streams[shard]))
+            yield Micro(shard, micro_batch, replica, images, labels)
 
     def _stream(self, epoch: int, shard: int, skip: int):
         """Yield batches of one shard in one epoch without end; a short shard is read several times."""

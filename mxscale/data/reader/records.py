@@ -1,12 +1,11 @@
 """Random access to the images of a record file."""
 
 import os
-from typing import Iterable, List, Tuple
+from typing import Tuple
 
 import numpy as np
 
 from mxscale.data import recordio
-from mxscale.data.images import BadImage
 from mxscale.data.reader import decoder
 from mxscale.rundir.plan import Split
 
@@ -26,17 +25,15 @@ class RecordFile:
         """Raises OSError and BadRecords."""
         self.split, self.path = split, split.rec
         self._file = os.open(split.rec, os.O_RDONLY | os.O_CLOEXEC)
-        self._offsets = np.array([*self._index(), os.fstat(self._file).st_size], "int64")
+        try:
+            offsets = recordio.read_index(split.idx)
+            self._offsets = np.array([*offsets, os.fstat(self._file).st_size], "int64")
+        except (recordio.BadRecords, OverflowError) as bad:
+            raise recordio.BadRecords(f"{split.idx} is damaged: {bad}; {self._remedy()}") from None
         self._checksums = recordio.read_checksums(split.crc) if split.crc else None
         if split.crc and len(self._checksums) != len(self):
             found = f"{len(self._checksums)} checksums of {len(self)} records"
             raise recordio.BadRecords(f"{split.crc}: {found}; {self._remedy()}")
-
-    def _index(self) -> List[int]:
-        try:
-            return recordio.read_index(self.split.idx)
-        except (recordio.BadRecords, OverflowError) as bad:
-            raise recordio.BadRecords(f"{self.split.idx} is damaged: {bad}; {self._remedy()}") from None
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -61,23 +58,17 @@ class RecordFile:
             return f"remove {folder}, and the set is packed again"
         return "copy the file again, or create it again with im2rec"
 
-    def verify(self, numbers: Iterable[int]) -> None:
-        """Read records that another reader will return. Raises RuntimeError, which names the first bad one."""
-        for number in numbers:
-            try:
-                self[number]
-            except (BadImage, recordio.BadRecords) as bad:
-                raise RuntimeError(f"{self.name_of(number)}: {bad}") from None
-
     def labels(self) -> np.ndarray:
         """Return the label of each record, (n,) float32, from its header. Raises OSError."""
-        starts = (self._offsets[:-1] + recordio.LABEL_OFFSET).tolist()
-        return np.frombuffer(b"".join(os.pread(self._file, 4, start) for start in starts), "<f4")
+        return self._values(recordio.LABEL_OFFSET, "<f4")
 
     def ids(self) -> np.ndarray:
         """Return the id of each record, (n,) uint64, from its header. Raises OSError."""
-        starts = (self._offsets[:-1] + recordio.LABEL_OFFSET + 4).tolist()
-        return np.frombuffer(b"".join(os.pread(self._file, 8, start) for start in starts), "<u8")
+        return self._values(recordio.LABEL_OFFSET + 4, "<u8")
+
+    def _values(self, place: int, dtype: str) -> np.ndarray:
+        size, starts = np.dtype(dtype).itemsize, (self._offsets[:-1] + place).tolist()
+        return np.frombuffer(b"".join(os.pread(self._file, size, start) for start in starts), dtype)
 
     def name_of(self, number: int) -> str:
         return f"record {number} at byte {self._offsets[number]} of {self.path}"

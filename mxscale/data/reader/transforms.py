@@ -13,9 +13,7 @@ import numpy as np
 from mxscale.config.schema import Data
 from mxscale.data.central_crop import CentralCrop
 from mxscale.data.reader import decoder
-from mxscale.data.reader.colour import ColourJitter, HlsShift
-from mxscale.data.reader.erasing import Erasing
-from mxscale.data.reader.geometry import Warp
+from mxscale.data.reader.augmentations import ColourJitter, Erasing, HlsShift, Warp
 
 INTERPOLATIONS = {  # by data.interpolation
     "bilinear": cv2.INTER_LINEAR,

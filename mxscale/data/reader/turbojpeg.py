@@ -45,8 +45,7 @@ class BatchReader:
     """Reads batches in threads, in the order in which they are wanted."""
 
     def __init__(self, split: Split, threads: int, seed: int = 0):
-        self.records, self.seed = RecordFile(split), seed
-        self.threads = threads
+        self.records, self.threads, self.seed = RecordFile(split), threads, seed
         self._pool = ThreadPoolExecutor(threads, "decoder")
 
     def read(self, wanted: Iterable[Wanted]) -> Iterator[Tuple[nd.NDArray, nd.NDArray]]:
@@ -105,8 +104,7 @@ class TrainData:
     """The training images of one rank."""
 
     def __init__(self, split: Split, reading: Reading):
-        self.split, self.reading = split, reading
-        data = reading.data
+        self.reading, data = reading, reading.data
         self._reader = BatchReader(split, reading.threads, reading.seed)
         self._augmenting, self._plain = Training(data), Training(replace(data, augment=data.augment.plain()))
         if data.sampling == "balanced":
@@ -123,29 +121,23 @@ class TrainData:
         if step != self._next:
             self._batches = self._reader.read(self._wanted(step))
         self._next = step + 1
-        for shard in self.reading.shards:
-            replica = self.reading.replica(shard)
+        for shard, micro_batch, replica in self.reading.places():
             device = self.reading.devices[replica]
-            for micro_batch in range(self.reading.accumulation):
-                images, labels = (array.as_in_context(device) for array in next(self._batches))
-                yield Micro(shard, micro_batch, replica, images, labels)
+            images, labels = (array.as_in_context(device) for array in next(self._batches))
+            yield Micro(shard, micro_batch, replica, images, labels)
 
     def _wanted(self, step: int) -> Iterator[Wanted]:
         """Yield the batches of this rank from step `step` on, without end."""
         reading, of_epoch, order = self.reading, None, None
+        global_batch = reading.total_shards * reading.accumulation * reading.batch
         for at in itertools.count(step):
             epoch, within = divmod(at, reading.steps_per_epoch)
             if epoch != of_epoch:
                 of_epoch, order = epoch, self._order(reading.seed, epoch)
                 transform = self._augmenting if epoch < reading.augmented_epochs else self._plain
-            batches = order[within * self._global_batch :][: self._global_batch].reshape(-1, reading.batch)
-            for shard in reading.shards:
-                for micro_batch in range(reading.accumulation):
-                    yield Wanted(batches[shard * reading.accumulation + micro_batch], transform, epoch)
-
-    @property
-    def _global_batch(self) -> int:
-        return self.reading.total_shards * self.reading.accumulation * self.reading.batch
+            batches = order[within * global_batch :][:global_batch].reshape(-1, reading.batch)
+            for shard, micro_batch, _ in reading.places():
+                yield Wanted(batches[shard * reading.accumulation + micro_batch], transform, epoch)
 
 
 class EvaluationData:
