@@ -15,9 +15,8 @@ import numpy as np
 
 from mxscale.config.networks import NETWORKS, Network, network
 from mxscale.models import torch_file
-from mxscale.models.efficientnet_lite import SCALES, STAGES, stages
 from mxscale.models.model_card import check_input
-from mxscale.models.residual import SPECIFICATION, BottleneckV1b
+from mxscale.models.networks import SCALES, SPECIFICATION, STAGES, BottleneckV1b, stages
 from mxscale.models.weights import differences, first_of
 from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import open_regular

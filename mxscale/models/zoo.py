@@ -16,7 +16,7 @@ from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, BottleneckV1, ResN
 
 from mxscale.config.networks import network
 from mxscale.models import symbol
-from mxscale.models.residual import BottleneckV1b, Small
+from mxscale.models.networks import BottleneckV1b, Small
 from mxscale.models.weights import parameters
 from mxscale.util.errors import ConfigError
 

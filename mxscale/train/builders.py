@@ -14,7 +14,7 @@ from mxscale.config.sizes import Sizes
 from mxscale.data.reader.batches import Reading, seed_of
 from mxscale.distributed.exchange import Exchange, Share, make_exchange
 from mxscale.models import symbol, weights, zoo
-from mxscale.models.input_layer import InputLayer
+from mxscale.models.networks import InputLayer
 from mxscale.rundir.plan import Plan
 from mxscale.train.optim.averaging import NoAverage, WeightAverage
 from mxscale.train.optim.optimizer import CrossEntropy
