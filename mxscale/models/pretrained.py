@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from mxscale.config.networks import network
 from mxscale.config.schema import origin_of
-from mxscale.models import imagenet_weights, model_card, symbol, torch_file, weights
+from mxscale.models import model_card, symbol, torch_file, weights
 from mxscale.models.model_card import ModelCard
 from mxscale.rundir.plan import Origin
 from mxscale.util.atomic_files import digest_of, replacing
@@ -70,13 +70,15 @@ def _torch(rest: str, name: str, source: str) -> Loaded:
 
 
 def _imagenet(rest: str, name: str, source: str) -> Loaded:
-    return _torch(imagenet_weights.find(name), name, source)
+    from mxscale.models import downloads
+
+    return _torch(downloads.imagenet(name), name, source)
 
 
 def _hub(rest: str, name: str, source: str) -> Loaded:
-    from mxscale.models import hub
+    from mxscale.models import downloads
 
-    path, config_path, revision = hub.fetch(rest)
+    path, config_path, revision = downloads.hub(rest)
     files = [path, config_path] if config_path else [path]
     return _torch(path, name, source)._replace(files=files, revision=revision)
 
