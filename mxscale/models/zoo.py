@@ -130,13 +130,17 @@ def finish(net, shape, ctx) -> None:
     cannot read.
 
     Raises:
-        MXNetError: The image is too small for the network (see `min_side` in config/networks.py).
+        ConfigError: The image is too small for the network (see `min_side` in config/networks.py).
     """
     deferred = [p for p in parameters(net).values() if p._deferred_init]
-    if deferred:
-        net.infer_shape(mx.nd.empty(shape, ctx=ctx[0] if isinstance(ctx, (list, tuple)) else ctx))
-    for parameter in deferred:
-        parameter._finish_deferred_init()
+    try:
+        if deferred:
+            net.infer_shape(mx.nd.empty(shape, ctx=ctx[0] if isinstance(ctx, (list, tuple)) else ctx))
+        for parameter in deferred:
+            parameter._finish_deferred_init()
+    except mx.MXNetError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ConfigError(f"data.image_size={shape[-1]} does not fit model.name={net.zoo_name}: {reason}") from None
     mx.nd.waitall()
 
 

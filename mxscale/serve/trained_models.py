@@ -160,12 +160,8 @@ def _built(config: Config, classes: int, arrays, graph, source: str):
         graph_trial.check(graph, side, source)
     net = zoo.build(name, classes, graph)
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
-    try:
-        zoo.finish(net, (1, 3, side, side), mx.cpu())
-    except mx.MXNetError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ConfigError(f"images of {side}x{side} pixels do not fit {name}: {reason}") from None
-    weights.fit(net, {name: mx.nd.array(weights.host(array)) for name, array in arrays.items()}, source, "keep")
+    zoo.finish(net, (1, 3, side, side), mx.cpu())
+    weights.fit(net, arrays, source, "keep")
     return net
 
 

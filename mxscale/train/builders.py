@@ -79,11 +79,7 @@ def initial_network(config: Config, plan: Plan, devices):
     net, pretrained = zoo.build(config.model.name, plan.classes, plan.graph), plan.pretrained
     size = config.data.image_size
     zoo.initialise(net, config.seed, devices, config.model.zero_gamma, fitted=bool(pretrained))
-    try:
-        zoo.finish(net, (1, 3, size, size), devices)
-    except mx.MXNetError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ConfigError(f"data.image_size={size} does not fit model.name={config.model.name}: {reason}") from None
+    zoo.finish(net, (1, 3, size, size), devices)
     if pretrained:
         weights.fit(net, weights.load(pretrained), config.model.pretrained, plan.head)
     zoo.freeze(net, config.model.freeze)
