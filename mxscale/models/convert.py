@@ -6,8 +6,8 @@ timm/models/resnet.py: conv1, bn1, layer1.0.conv1, downsample.0, fc). Both have 
 """
 
 import json
-import os
 import re
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Collection, Dict, Optional
 
@@ -15,13 +15,13 @@ import numpy as np
 
 from mxscale.config.networks import NETWORKS, Network, network
 from mxscale.models import torch_file
-from mxscale.models.efficientnet_lite import SCALES, STAGES, stages
 from mxscale.models.model_card import check_input
-from mxscale.models.residual import SPECIFICATION, BottleneckV1b
+from mxscale.models.networks import SCALES, SPECIFICATION, STAGES, BottleneckV1b, stages
 from mxscale.models.weights import differences, first_of
 from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import open_regular
 
+SETTINGS = "config.json"  # beside weights of timm
 BATCH_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "running_mean", "running_var": "running_var"}
 # Number of batches behind a running statistic; PyTorch uses it only if momentum is None.
 UNUSED = "num_batches_tracked"
@@ -91,7 +91,9 @@ def load(path: str, name: str, source: Optional[str] = None) -> Dict[str, np.nda
     if entry not in TORCH_NETWORKS:
         known = ", ".join(other.name for other in TORCH_NETWORKS)
         raise ConfigError(f"model.pretrained={source}: PyTorch weights fit {known}, not model.name={name}")
-    _check_architecture(path, source)
+    architecture = _settings(path).get("architecture")
+    if isinstance(architecture, str) and not re.fullmatch(ARCHITECTURES, architecture):
+        raise ConfigError(f"model.pretrained={source} is a {architecture} ({SETTINGS}), which is not supported")
     tensors = _unwrapped(torch_file.read(path, source))
     used = {n: tensor for n, tensor in tensors.items() if n.rpartition(".")[2] != UNUSED}
     table = _table(entry, used)
@@ -156,44 +158,31 @@ def input_of(path: str) -> Optional[dict]:
     if not isinstance(stated, dict) or "input_size" not in stated:  # of another program
         return None
     try:
-        return _input(stated)
+        colours, height, width = stated["input_size"]
+        if (colours, height) != (3, width) or type(height) is not int:
+            raise ValueError(f"input_size={stated['input_size']}, expected [3, side, side]")
+        # 123.675, not 123.67499999999998
+        values = {name: [round(float(share) * 255, 6) for share in stated[name]] for name in ("mean", "std")}
+        values["image_size"] = height
+        if stated.get("crop_pct") is not None:
+            values["crop"] = float(stated["crop_pct"])
+        check_input(values)
+        return {**values, "interpolation": str(stated["interpolation"])}
     except (KeyError, TypeError, ValueError, OverflowError) as error:
+        where = Path(path).with_name(SETTINGS)
         raise ConfigError(
-            f"{_config(path)} does not state the input of the weights ({error!r}): correct or remove it"
+            f"{where} does not state the input of the weights ({error!r}): correct or remove it"
         ) from None
-
-
-def _config(path: str) -> str:
-    return os.path.join(os.path.dirname(path), "config.json")
 
 
 def _settings(path: str) -> dict:
     """Return the content of config.json beside the file; empty if it does not exist. Raises ConfigError."""
+    where = Path(path).with_name(SETTINGS)
     try:
-        with open_regular(_config(path), "r", encoding="utf-8") as file:
+        with open_regular(where, "r", encoding="utf-8") as file:
             settings = json.load(file)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{_config(path)}, which describes the weights beside it, is not JSON ({error})") from None
+        raise ConfigError(f"{where}, which describes the weights beside it, is not JSON ({error})") from None
     return settings if isinstance(settings, dict) else {}
-
-
-def _check_architecture(path: str, source: str) -> None:
-    """Raise ConfigError if config.json beside the file states another architecture."""
-    architecture = _settings(path).get("architecture")
-    if isinstance(architecture, str) and not re.fullmatch(ARCHITECTURES, architecture):
-        raise ConfigError(f"model.pretrained={source} is a {architecture} ({_config(path)}), which is not supported")
-
-
-def _input(stated: dict) -> dict:
-    colours, height, width = stated["input_size"]
-    if (colours, height) != (3, width) or type(height) is not int:
-        raise ValueError(f"input_size={stated['input_size']}, expected [3, side, side]")
-    # 123.675, not 123.67499999999998
-    values = {name: [round(float(share) * 255, 6) for share in stated[name]] for name in ("mean", "std")}
-    values["image_size"] = height
-    if stated.get("crop_pct") is not None:
-        values["crop"] = float(stated["crop_pct"])
-    check_input(values)
-    return {**values, "interpolation": str(stated["interpolation"])}

@@ -12,12 +12,13 @@ import sys
 import mxnet as mx
 import psutil
 
+from mxscale.config.networks import SYMBOL
 from mxscale.environment.container_limits import available_memory
-from mxscale.models import symbol, zoo
+from mxscale.models import zoo
 from mxscale.util.errors import ConfigError
 from mxscale.util.signal_names import signal_name
 
-CPP_STACK = re.compile(r"\s*\[bt\]|Stack trace")
+CPP_STACK = re.compile(r"\s*\[bt\]|Stack trace")  # MXNet 1.5 prints it after the message
 LIMIT_S = 120  # of processor time; a ResNet-152 takes about 5 s
 
 
@@ -32,12 +33,10 @@ def check(saved, side: int, source: str) -> None:
     ended = subprocess.run(command, input=json.dumps(saved), capture_output=True, text=True, errors="replace")
     if not ended.returncode:
         return
+    lines = [line.strip() for line in ended.stderr.splitlines() if line.strip() and not CPP_STACK.match(line)]
+    reason = re.sub(r".*\w+Error: ", "", (lines or ["no message"])[-1])[:300]
     if ended.returncode < 0:
         reason = f"it ends by {signal_name(-ended.returncode)}"
-    else:
-        # MXNet 1.5 prints its C++ stack after the message
-        lines = [line for line in ended.stderr.splitlines() if line.strip() and not CPP_STACK.match(line)]
-        reason = (lines or ["no message"])[-1].strip().rpartition("MXNetError: ")[2][:300]
     raise ConfigError(f"model.pretrained={source}: MXNet cannot run its graph on images of {side} pixels: {reason}")
 
 
@@ -47,7 +46,7 @@ def main(side: int) -> None:
     bound(resource.RLIMIT_AS, in_use + available_memory())
     bound(resource.RLIMIT_CPU, LIMIT_S)
     bound(resource.RLIMIT_CORE, 0)
-    net, shape = symbol.build(json.load(sys.stdin), classes=2), (1, 3, side, side)
+    net, shape = zoo.build(SYMBOL, 2, json.load(sys.stdin)), (1, 3, side, side)
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
     zoo.finish(net, shape, mx.cpu())
     with mx.autograd.record():

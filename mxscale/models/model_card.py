@@ -15,30 +15,17 @@ INPUT, PROBABILITIES, LOGITS = "images", "probabilities", "logits"
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Attributes that an exported file states as metadata, each as JSON.
+    """What an exported file states as metadata, each as JSON."""
 
-    Attributes:
-        network: Value of model.name.
-        class_names: Names of the classes in the order of the outputs.
-        image_size: Height and width of the input in pixels.
-        resize: Shorter side of an image before its centre is cropped; None: an image is not resized if it is large
-            enough.
-        interpolation: Value of data.interpolation.
-        mean: Mean of red, green and blue in training, on the scale 0-255.
-        std: Their standard deviation.
-        params_sha256: Digest of the weights (models/weights.py).
-        run: The MLflow id of the run, or its directory; None: not of a run.
-    """
-
-    network: str
-    class_names: Tuple[str, ...]
-    image_size: int
-    resize: Optional[int]
-    interpolation: str
-    mean: Tuple[float, ...]
+    network: str  # value of model.name
+    class_names: Tuple[str, ...]  # in the order of the outputs
+    image_size: int  # height and width of the input in pixels
+    resize: Optional[int]  # shorter side before the centre is cropped; None: only images that are too small are resized
+    interpolation: str  # value of data.interpolation
+    mean: Tuple[float, ...]  # of red, green and blue in training, on the scale 0-255
     std: Tuple[float, ...]
-    params_sha256: str
-    run: Optional[str] = None
+    params_sha256: str  # digest of the weights (models/weights.py)
+    run: Optional[str] = None  # its id in MLflow, or its directory; None: not of a run
 
 
 # Attribute of an input -> its rule; that of `resize` also admits the side of large packed images

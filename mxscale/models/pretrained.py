@@ -9,15 +9,13 @@ import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from mxnet.gluon.model_zoo import model_store
-
 from mxscale.config.networks import network
 from mxscale.config.schema import origin_of
-from mxscale.models import imagenet_weights, model_card, symbol, torch_file, weights, zoo
+from mxscale.models import model_card, symbol, torch_file, weights
 from mxscale.models.model_card import ModelCard
 from mxscale.rundir.plan import Origin
 from mxscale.util.atomic_files import digest_of, replacing
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import read_regular
 
 WEIGHTS, GRAPH = "pretrained.params", "network.json"  # in the run's directory
@@ -36,30 +34,7 @@ class Loaded(NamedTuple):
 
 
 def _zoo(rest: str, name: str, source: str) -> Loaded:
-    path = gluon_file(name)
-    net = zoo.build(name, 1000)
-    # The same for all its networks (mxnet.gluon.model_zoo.vision, there in 0-1).
-    taken = {"image_size": network(name).side, "mean": [123.675, 116.28, 103.53], "std": [58.395, 57.12, 57.375]}
-    return Loaded(weights.structural(net, weights.load(path)), [path], taken)
-
-
-def gluon_file(name: str) -> str:
-    """Return the path of a network's weights in the cache of Gluon's zoo, `$MXNET_HOME/models`.
-
-    Raises ConfigError if the zoo has none, or the file has another SHA-1 than MXNet lists.
-    """
-    sums = model_store._model_sha1
-    if name not in sums:
-        raise ConfigError(f"model.pretrained=zoo: Gluon's zoo has no weights of model.name={name}{nearest(name, sums)}")
-    path = os.path.join(imagenet_weights.folder(), f"{name}-{model_store.short_hash(name)}.params")
-    try:
-        actual = digest_of(path, "sha1")
-    except OSError as error:
-        where = "place it there, unzipped, from a copy: the zoo's hosts have been offline since 2024"
-        raise ConfigError(f"model.pretrained=zoo: {path}: {error.strerror}; {where}") from None
-    if actual != sums[name]:
-        raise ConfigError(f"model.pretrained=zoo: {path} is damaged (SHA-1 {actual}, not {sums[name]}); remove it")
-    return path
+    raise ConfigError(f"model.pretrained=zoo was removed: name its file, $HOME/.mxnet/models/{name}-HASH.params")
 
 
 def _symbol(rest: str, name: str, source: str) -> Loaded:
@@ -95,13 +70,15 @@ def _torch(rest: str, name: str, source: str) -> Loaded:
 
 
 def _imagenet(rest: str, name: str, source: str) -> Loaded:
-    return _torch(imagenet_weights.find(name), name, source)
+    from mxscale.models import downloads
+
+    return _torch(downloads.imagenet(name), name, source)
 
 
 def _hub(rest: str, name: str, source: str) -> Loaded:
-    from mxscale.models import hub
+    from mxscale.models import downloads
 
-    path, config_path, revision = hub.fetch(rest)
+    path, config_path, revision = downloads.hub(rest)
     files = [path, config_path] if config_path else [path]
     return _torch(path, name, source)._replace(files=files, revision=revision)
 

@@ -13,6 +13,7 @@ from mxnet.gluon import SymbolBlock, nn
 
 from mxscale.models import weights
 from mxscale.models.graph import NORMS, Network, analyse, ancestors, check_order, nodes_of
+from mxscale.models.networks import Classifier
 from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import read_regular
 
@@ -66,17 +67,14 @@ class Features(SymbolBlock):
         return sorted(name for name in starts if name.startswith("stage") and name[5:].isdigit())
 
 
-class SymbolNetwork(nn.HybridBlock):
-    """A network read from a graph: images (n, 3, side, side) to scores (n, classes)."""
+class SymbolNetwork(Classifier):
+    """A network read from a graph."""
 
     def __init__(self, network: Network, classes: int, **kwargs):
         super().__init__(**kwargs)
         with self.name_scope():
             self.features = Features(network)
             self.output = _head(network, classes)
-
-    def hybrid_forward(self, F, x):
-        return self.output(self.features(x))
 
 
 def _head(network: Network, classes: int) -> nn.HybridBlock:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from typing import Dict, NamedTuple
 
 import numpy as np
-import safetensors
+import safetensors.numpy
 
 from mxscale.models.weights import MAX_BYTES
 from mxscale.util.errors import ConfigError, short
@@ -26,11 +26,6 @@ STORAGES = {
     "DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": BFLOAT16,
     "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1", "ByteStorage": "u1",
     "BoolStorage": "?",
-}  # fmt: skip
-# Names of the format: https://github.com/huggingface/safetensors, README, "Format"
-SAFETENSORS = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": BFLOAT16,
-    "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?",
 }  # fmt: skip
 NESTED = ("state_dict", "model")  # keys under which training scripts store a state dict
 MAX_AXES, MAX_SIZE = 32, 2**48  # of a tensor
@@ -60,19 +55,13 @@ def metadata_of(path: str) -> Dict[str, str]:
 
 def _safetensors(content: bytes) -> Dict[str, np.ndarray]:
     try:
-        entries = safetensors.deserialize(content)  # checks every offset and size against the file
-    except safetensors.SafetensorError as error:
+        tensors = safetensors.numpy.load(content)  # checks every offset and size against the file
+    except KeyError as error:
+        raise Refused(f"has tensors of type {error}, which NumPy lacks: save them as float32") from None
+    except (safetensors.SafetensorError, ValueError) as error:
         raise Refused(f"is not a complete safetensors file (truncated or corrupt: {short(error)})") from None
-    tensors = {}
-    for name, entry in sorted(entries, key=lambda named: named[0]):  # their order differs from call to call
-        if entry["dtype"] not in SAFETENSORS:
-            raise Refused(f"{name} is of type {entry['dtype']}, which is not supported")
-        kind = SAFETENSORS[entry["dtype"]]
-        shape = tuple(entry["shape"])
-        # NumPy multiplies the other sizes, even if one is 0
-        if len(shape) > MAX_AXES or math.prod(size or 1 for size in shape) >= MAX_SIZE:
-            raise Refused(f"is corrupt: {short(name)} has shape {short(shape)}")
-        tensors[name] = _widened(np.frombuffer(entry["data"], _stored(kind)).reshape(shape), kind)
+    if not all(tensor.size for tensor in tensors.values()):  # its other axes could have any size
+        raise Refused("is corrupt: a tensor has no values")
     return tensors
 
 
@@ -185,6 +174,7 @@ class _Unpickler(RestrictedUnpickler):
 
     def __init__(self, file):
         super().__init__(file, encoding="utf-8")  # of strings that Python 2 wrote
+        self.item_sizes = {}  # of the storages, by key; the old format stores only the number of items
 
     def persistent_load(self, saved) -> _Storage:
         category, kind, key, _, size = saved[:5]  # the fourth is the device
@@ -192,6 +182,7 @@ class _Unpickler(RestrictedUnpickler):
             raise Refused("is corrupt: an unknown storage")
         if saved[5:] and saved[5] is not None:
             raise Refused("has a storage that is part of another: save it again with a newer PyTorch")
+        self.item_sizes[str(key)] = _stored(kind).itemsize
         return _Storage(str(key), kind, size)
 
     def build(self, target, state) -> None:
@@ -230,23 +221,10 @@ def _legacy(content: bytes):
         raise Refused("is not a PyTorch file: neither a zip archive nor the format before PyTorch 1.6")
     if not _Unpickler(file).load().get("little_endian"):
         raise Refused("was written on a big-endian machine")
-    unpickler = _Sized(file)
+    unpickler = _Unpickler(file)
     saved = unpickler.load()
     storages = {}
     for key in _Unpickler(file).load():
         (size,) = struct.unpack("<q", file.read(8))
-        storages[key] = file.read(max(0, size) * unpickler.itemsize[key])
+        storages[key] = file.read(max(0, size) * unpickler.item_sizes[key])
     return saved, storages
-
-
-class _Sized(_Unpickler):
-    """Records the item size of each storage: the old format stores only the number of items."""
-
-    def __init__(self, file):
-        super().__init__(file)
-        self.itemsize = {}
-
-    def persistent_load(self, saved) -> _Storage:
-        storage = super().persistent_load(saved)
-        self.itemsize[storage.key] = _stored(storage.kind).itemsize
-        return storage

@@ -190,7 +190,7 @@ def _name(cursor: _Cursor) -> str:
     return name[4:] if name.startswith(("arg:", "aux:")) else name
 
 
-def structural(net, arrays: Dict[str, mx.nd.NDArray]) -> Dict[str, mx.nd.NDArray]:
+def _structural(net, arrays: Dict[str, mx.nd.NDArray]) -> Dict[str, mx.nd.NDArray]:
     """Return the arrays by structural name.
 
     Files of Gluon before 1.2 use the names within the network's prefix, such as `conv0_weight`.
@@ -211,6 +211,7 @@ def fit(net, arrays: Dict[str, mx.nd.NDArray], source: str, head: str) -> None:
     Raises:
         ConfigError: Names or shapes differ, or values are not finite; the message names the arrays.
     """
+    arrays = _structural(net, arrays)
     skip = "output." if head == "replace" else "\0"
     expected = {n: p for n, p in parameters(net).items() if not n.startswith(skip)}
     arrays = {n: a for n, a in arrays.items() if not n.startswith(skip)}

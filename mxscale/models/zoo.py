@@ -16,7 +16,7 @@ from mxnet.gluon.model_zoo.vision.resnet import BasicBlockV1, BottleneckV1, ResN
 
 from mxscale.config.networks import network
 from mxscale.models import symbol
-from mxscale.models.residual import BottleneckV1b, Small
+from mxscale.models.networks import BottleneckV1b, Small
 from mxscale.models.weights import parameters
 from mxscale.util.errors import ConfigError
 
@@ -130,13 +130,17 @@ def finish(net, shape, ctx) -> None:
     cannot read.
 
     Raises:
-        MXNetError: The image is too small for the network (see `min_side` in config/networks.py).
+        ConfigError: The image is too small for the network (see `min_side` in config/networks.py).
     """
     deferred = [p for p in parameters(net).values() if p._deferred_init]
-    if deferred:
-        net.infer_shape(mx.nd.empty(shape, ctx=ctx[0] if isinstance(ctx, (list, tuple)) else ctx))
-    for parameter in deferred:
-        parameter._finish_deferred_init()
+    try:
+        if deferred:
+            net.infer_shape(mx.nd.empty(shape, ctx=ctx[0] if isinstance(ctx, (list, tuple)) else ctx))
+        for parameter in deferred:
+            parameter._finish_deferred_init()
+    except mx.MXNetError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ConfigError(f"data.image_size={shape[-1]} does not fit model.name={net.zoo_name}: {reason}") from None
     mx.nd.waitall()
 
 

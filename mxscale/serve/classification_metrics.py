@@ -1,6 +1,6 @@
 """Metrics of a classifier over a labelled set: accuracy, loss, per class, confusions, calibration."""
 
-from typing import Dict, List, NamedTuple
+from typing import Dict, List, NamedTuple, Tuple
 
 import numpy as np
 
@@ -21,14 +21,6 @@ class Bin(NamedTuple):
 
     confidence: float  # mean probability
     accuracy: float  # share of correct ones
-    count: int
-
-
-class Confusion(NamedTuple):
-    """Images of one class that the network takes for another."""
-
-    label: int
-    predicted: int
     count: int
 
 
@@ -92,12 +84,10 @@ class Tally:
             if count
         ]
 
-    def most_confused(self, most: int = 20) -> List[Confusion]:
-        """Return the most frequent errors, the most frequent one first."""
+    def most_confused(self, most: int = 20) -> List[Tuple[int, int, int]]:
+        """Return the most frequent errors as (class, predicted class, images), the most frequent one first."""
         errors = self.confusion.copy()
         np.fill_diagonal(errors, 0)
-        order = np.argsort(-errors, axis=None, kind="stable")[:most]
-        pairs = zip(*np.unravel_index(order, errors.shape))
-        return [
-            Confusion(int(row), int(column), int(errors[row, column])) for row, column in pairs if errors[row, column]
-        ]
+        order = np.argsort(-errors, axis=None, kind="stable")[: min(most, np.count_nonzero(errors))]
+        labels, predicted = np.unravel_index(order, errors.shape)
+        return list(zip(labels.tolist(), predicted.tolist(), errors[labels, predicted].tolist()))

@@ -2,9 +2,9 @@
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Iterable, List, NamedTuple, Sequence
+from typing import List, NamedTuple, Sequence
 
 import numpy as np
 
@@ -45,13 +45,19 @@ def write(evaluated: Evaluated, folder: Path) -> List[Path]:
     # A folder's name may be in another encoding
     names = tuple(name.encode("utf-8", "backslashreplace").decode() for name in evaluated.card.class_names)
     evaluated = evaluated._replace(card=replace(evaluated.card, class_names=names))
-    drawn = figures(evaluated)
+    tally, drawn = evaluated.tally, figures(evaluated)
+    classes = [
+        [name, *("" if math.isnan(value) else f"{value:.4f}" for value in row[:3]), row.support]
+        for name, row in zip(names, tally.by_class())
+    ]
+    confusion_rows = [[name, *row] for name, row in zip(names, tally.confusion.tolist())]
+    confused = [(names[label], names[predicted], count) for label, predicted, count in tally.most_confused()]
     texts = {
-        "evaluation.html": as_html(evaluated, drawn),
+        "evaluation.html": as_html(evaluated, drawn, classes, confused),
         "evaluation.json": json.dumps(facts(evaluated), indent=1) + "\n",
-        "classes.csv": csv_tables.text([["class", "precision", "recall", "f1", "support"], *class_rows(evaluated)]),
-        "confusion.csv": csv_tables.text([["class", *names], *zip_names(evaluated, evaluated.tally.confusion)]),
-        "confused.csv": csv_tables.text([["class", "predicted", "images"], *confused_rows(evaluated)]),
+        "classes.csv": csv_tables.text([["class", "precision", "recall", "f1", "support"], *classes]),
+        "confusion.csv": csv_tables.text([["class", *names], *confusion_rows]),
+        "confused.csv": csv_tables.text([["class", "predicted", "images"], *confused]),
     }
     files = page.save(texts, drawn, folder)
     echo(summary(evaluated, folder / "evaluation.html"))
@@ -60,13 +66,17 @@ def write(evaluated: Evaluated, folder: Path) -> List[Path]:
 
 def facts(evaluated: Evaluated) -> dict:
     """Return the result as values for JSON; undefined metrics are null."""
-    tally = evaluated.tally
-    metrics = {name: None if math.isnan(value) else value for name, value in tally.metrics().items()}
-    what = {"split": evaluated.split, "images": tally.images, "read": evaluated.read}
-    card = {
-        name: value for name, value in asdict(evaluated.card).items() if name in ("network", "run", "params_sha256")
+    card, tally = evaluated.card, evaluated.tally
+    return {
+        "split": evaluated.split,
+        "images": tally.images,
+        "read": evaluated.read,
+        **{name: None if math.isnan(value) else value for name, value in tally.metrics().items()},
+        "network": card.network,
+        "params_sha256": card.params_sha256,
+        "run": card.run,
+        "bins": [one._asdict() for one in tally.bins()],
     }
-    return {**what, **metrics, **card, "bins": [one._asdict() for one in tally.bins()]}
 
 
 def summary(evaluated: Evaluated, path: Path) -> str:
@@ -76,31 +86,13 @@ def summary(evaluated: Evaluated, path: Path) -> str:
     lines += [(name.replace("top", "top-"), f"{metrics[name]:.2f} %") for name in ("top1", "top5") if name in metrics]
     lines += [("loss", f"{metrics['loss']:.4f} nats"), ("macro f1", f"{metrics['f1']:.4f}")]
     lines += [("calibration", f"expected error {metrics['ece']:.4f}")]
-    lines += [
-        ("confused", f"{names[one.label]} taken for {names[one.predicted]}: {one.count:,} of "
-                     f"{tally.confusion[one.label].sum():,}")
-        for one in tally.most_confused(3)
-    ]  # fmt: skip
+    for label, predicted, count in tally.most_confused(3):
+        of_class = f"{count:,} of {tally.confusion[label].sum():,}"
+        lines.append(("confused", f"{names[label]} taken for {names[predicted]}: {of_class}"))
     return "\n".join(text_table.columns([*lines, ("page", str(path))], indent="  "))
 
 
-def zip_names(evaluated: Evaluated, matrix: np.ndarray) -> Iterable[list]:
-    """Return the rows of a matrix, each with the name of its class."""
-    return ([name, *row.tolist()] for name, row in zip(evaluated.card.class_names, matrix))
-
-
-def class_rows(evaluated: Evaluated) -> List[list]:
-    """Return class, precision, recall, F1 and support as text; undefined values are empty."""
-    rows = zip(evaluated.card.class_names, evaluated.tally.by_class())
-    return [[name, *("" if math.isnan(v) else f"{v:.4f}" for v in one[:3]), one.support] for name, one in rows]
-
-
-def confused_rows(evaluated: Evaluated) -> List[list]:
-    names = evaluated.card.class_names
-    return [[names[one.label], names[one.predicted], one.count] for one in evaluated.tally.most_confused()]
-
-
-def as_html(evaluated: Evaluated, drawn: Sequence[Drawn]) -> str:
+def as_html(evaluated: Evaluated, drawn: Sequence[Drawn], classes: List[list], confused: List[tuple]) -> str:
     names, metrics = evaluated.card.class_names, evaluated.tally.metrics()
     tiles = [
         (f"{metrics[key]:.2f} %", label) for key, label in (("top1", "top-1"), ("top5", "top-5")) if key in metrics
@@ -116,8 +108,8 @@ def as_html(evaluated: Evaluated, drawn: Sequence[Drawn]) -> str:
         for one in evaluated.mistakes
     ]
     return page.render(
-        TEMPLATES / "evaluation.html", evaluated=evaluated, tiles=tiles, figures=drawn, classes=class_rows(evaluated),
-        confused=confused_rows(evaluated), pictures=mistakes,
+        TEMPLATES / "evaluation.html", evaluated=evaluated, tiles=tiles, figures=drawn, classes=classes,
+        confused=confused, pictures=mistakes,
     )  # fmt: skip
 
 

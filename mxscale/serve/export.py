@@ -25,7 +25,7 @@ IMAGES = 8  # random ones, on which both are compared
 
 def main(config: Config, request: Export) -> None:
     """Export what is requested. Raises ConfigError."""
-    if trained_models.is_file(request.source):
+    if request.source.endswith(trained_models.ONNX):
         raise ConfigError(f"{request.source} is an exported file; name the run or the weights")
     run = trained_models.find_run(request.source, config)
     trained = trained_models.load(run or request.source, config)

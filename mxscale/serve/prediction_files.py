@@ -1,4 +1,4 @@
-"""Where predictions go: the terminal, a CSV, logits as .npy, or an HTML page."""
+"""Where predictions go: the terminal, a CSV, or an HTML page."""
 
 import base64
 import contextlib
@@ -33,22 +33,19 @@ def percentages(choices: Sequence[Tuple[str, float]]) -> List[str]:
 
 
 class Writer:
-    """Writes the predictions of images to an open file, each by `good(image, choices, pixels)`."""
+    """Writes predictions to an open file, by `good(image, choices, pixels)` and by `bad(image, reason)`."""
 
     def __init__(self, file, names: Sequence[str], top: int):
         self.file, self.names, self.top = file, names, min(top, len(names))
 
     def write(self, batch: Predicted) -> None:
         usable = zip(batch.probabilities, batch.pixels)
-        for picture, reason in zip(batch.items, batch.reasons):
+        for image, reason in zip(batch.items, batch.reasons):
             if reason is not None:
-                self.bad(picture.name, reason)
+                self.bad(image, reason)
                 continue
             probabilities, pixels = next(usable)
-            self.good(picture.name, most_likely(probabilities, self.names, self.top), pixels)
-
-    def bad(self, image: str, reason: str) -> None:
-        """Record an image that cannot be used; files without a place for it leave it out."""
+            self.good(image, most_likely(probabilities, self.names, self.top), pixels)
 
     def close(self) -> None:
         """Write what is written at the end."""
@@ -81,20 +78,6 @@ class Csv(Writer):
         self.rows.writerow([image, reason, *[""] * (2 * self.top)])
 
 
-class Logits(Writer):
-    """The logits of all usable images: float32 (n, classes) in the format of NumPy."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.parts: List[np.ndarray] = []
-
-    def write(self, batch):
-        self.parts.append(batch.logits)
-
-    def close(self):
-        np.save(self.file.buffer, np.concatenate(self.parts))
-
-
 class Sheet(Writer):
     """A page with each image as the network sees it, and its predictions."""
 
@@ -120,7 +103,7 @@ def in_base64(pixels: np.ndarray) -> str:
     return base64.b64encode(encode(pixels, "jpeg", QUALITY)).decode()
 
 
-FORMATS = {".csv": Csv, ".npy": Logits, ".html": Sheet}
+FORMATS = {".csv": Csv, ".html": Sheet}
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional, Tuple, Union
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import SYMBOL, network
-from mxscale.config.schema import Config, Data, origin_of
+from mxscale.config.schema import Config, origin_of
 from mxscale.models import model_card
 from mxscale.models.model_card import ModelCard
 from mxscale.rundir import checkpoints
@@ -35,11 +35,6 @@ class Exported(NamedTuple):
     path: str = "the exported network"
 
 
-def is_file(model: str) -> bool:
-    """Return whether `model` names an exported file."""
-    return model.endswith(ONNX)
-
-
 def find_run(model: str, config: Config) -> Optional[RunDir]:
     """Return the run directory that `model` names; None if it names a file. Raises ConfigError."""
     kind, rest = origin_of(model)
@@ -61,7 +56,7 @@ def exported(model: Union[str, RunDir], config: Config) -> Exported:
     Raises:
         ConfigError: There is no such model, or it cannot be read.
     """
-    if isinstance(model, str) and is_file(model):
+    if isinstance(model, str) and model.endswith(ONNX):
         return _read(model)
     from mxscale.serve import onnx_graph
 
@@ -119,35 +114,32 @@ def _of_weights(source: str, config: Config) -> Network:
     from mxscale.models import pretrained
     from mxscale.train.pretrained_init import adopted_input
 
-    kind = origin_of(source)[0]
+    kind, _ = origin_of(source)
     if kind == "symbol":
         config = replace(config, model=replace(config.model, name=SYMBOL))
-    if kind == "path" and not os.path.isfile(source):
-        raise ConfigError(f"{source}: no such run directory or file")
     if kind == "path":
+        if not os.path.isfile(source):
+            raise ConfigError(f"{source}: no such run directory or file")
         checkpoints.verified_weights(Path(source), in_checkpoint=False)
-    loaded = pretrained.load(source, config.model.name)
-    if network(config.model.name).from_weights and loaded.graph is None:
+    loaded, entry = pretrained.load(source, config.model.name), network(config.model.name)
+    if entry.from_weights and loaded.graph is None:
         raise ConfigError(f"{source} has no graph: use symbol:PREFIX")
     heads = [array for name, array in loaded.arrays.items() if name.startswith("output.") and name.endswith(".weight")]
     if not heads:
         raise ConfigError(f"{source} has no classifier")
-    data = _size_of_pretraining(config) if config.model.input == "checkpoint" else config.data
-    config = replace(config, data=data)
-    data = replace(data, **adopted_input(config, loaded.input).taken)
-    config, names = replace(config, data=data), tuple(loaded.class_names or map(str, range(len(heads[0]))))
+    names = tuple(loaded.class_names or map(str, range(len(heads[0]))))
     if len(names) != len(heads[0]):
         raise ConfigError(f"{source} states {len(names)} classes, and its classifier has {len(heads[0])}")
+    data = config.data
+    if config.model.input == "checkpoint":  # if none is stated: from 224 px on, the centre of 7/8 of a photograph
+        resize = round(entry.side * 8 / 7) if entry.side >= 224 else entry.side
+        data = replace(data, image_size=entry.side, eval_resize=resize)
+    data = replace(data, **adopted_input(replace(config, data=data), loaded.input).taken)
+    config = replace(config, data=data)
     net = _built(config, len(names), loaded.arrays, loaded.graph, source)
     card = _card(config, names, net, None)
     unresized = config.model.input == "checkpoint" and (loaded.input or {}).get("unresized")
     return Network(net, replace(card, resize=None) if unresized else card)
-
-
-def _size_of_pretraining(config: Config) -> Data:
-    """Return the input of weights that state none: from 224 px on, the centre of 7/8 of a photograph."""
-    side = network(config.model.name).side
-    return replace(config.data, image_size=side, eval_resize=round(side * 8 / 7) if side >= 224 else side)
 
 
 def _built(config: Config, classes: int, arrays, graph, source: str):
@@ -161,12 +153,8 @@ def _built(config: Config, classes: int, arrays, graph, source: str):
         graph_trial.check(graph, side, source)
     net = zoo.build(name, classes, graph)
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
-    try:
-        zoo.finish(net, (1, 3, side, side), mx.cpu())
-    except mx.MXNetError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ConfigError(f"images of {side}x{side} pixels do not fit {name}: {reason}") from None
-    weights.fit(net, {name: mx.nd.array(weights.host(array)) for name, array in arrays.items()}, source, "keep")
+    zoo.finish(net, (1, 3, side, side), mx.cpu())
+    weights.fit(net, arrays, source, "keep")
     return net
 
 

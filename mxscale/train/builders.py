@@ -13,7 +13,7 @@ from mxscale.config.sizes import Sizes
 from mxscale.data.reader.batches import Reading, seed_of
 from mxscale.distributed.exchange import Exchange, Share, make_exchange
 from mxscale.models import symbol, weights, zoo
-from mxscale.models.input_layer import InputLayer
+from mxscale.models.networks import InputLayer
 from mxscale.rundir.plan import Plan
 from mxscale.train.optim.optimizer import CrossEntropy
 from mxscale.util.atomic_files import digest_of
@@ -75,11 +75,7 @@ def initial_network(config: Config, plan: Plan, devices):
     net, pretrained = zoo.build(config.model.name, plan.classes, plan.graph), plan.pretrained
     size = config.data.image_size
     zoo.initialise(net, config.seed, devices, config.model.zero_gamma, fitted=bool(pretrained))
-    try:
-        zoo.finish(net, (1, 3, size, size), devices)
-    except mx.MXNetError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise ConfigError(f"data.image_size={size} does not fit model.name={config.model.name}: {reason}") from None
+    zoo.finish(net, (1, 3, size, size), devices)
     if pretrained:
         weights.fit(net, weights.load(pretrained), config.model.pretrained, plan.head)
     zoo.freeze(net, config.model.freeze)

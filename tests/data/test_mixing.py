@@ -11,7 +11,7 @@ from refusals import error_of
 from mxscale.config.schema import Config, from_dict
 from mxscale.config.validation import validate
 from mxscale.data.reader.batches import Micro, seed_of
-from mxscale.models.input_layer import InputLayer
+from mxscale.models.networks import InputLayer
 from mxscale.train.optim import mixing
 from mxscale.train.optim.optimizer import CrossEntropy
 

@@ -8,7 +8,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
+from PIL import Image
 
 from mxscale.cli import main
 from mxscale.cli.explain import refuse
@@ -77,7 +77,7 @@ def shared_files() -> Path:
     """Make a folder with a finished run and its packed set, which cases copy; return it."""
     made = Path(tempfile.mkdtemp(prefix="fuzz-shared-"))
     places = [f"data.cache={made}/cache", "tracking=none"]
-    np.save(made / "images.npy", np.zeros((2, 32, 32, 3), "uint8"))
+    Image.new("RGB", (32, 32)).save(made / "image.png")
     log = os.open(made / "log", os.O_CREAT | os.O_WRONLY)
 
     def train() -> int:

@@ -70,8 +70,8 @@ def onnx(draw, folder: Path, command: bool, shared: Path) -> Case:
     path.write_bytes(damaged_bytes(draw, content, how) if how in BYTES else content)
     if how in NODES:
         place(path, how)
-    shutil.copy(shared / "images.npy", folder / "input")
-    argv = ["predict", str(path), str(folder / "input" / "images.npy"), *QUIET]
+    shutil.copy(shared / "image.png", folder / "input")
+    argv = ["predict", str(path), str(folder / "input" / "image.png"), *QUIET]
     expect = REFUSED if how in ("cut", *NODES) else None
     return Case(what, argv, (str(path),), expect=expect)
 
@@ -80,9 +80,9 @@ def output(draw, folder: Path, command: bool, shared: Path) -> Case:
     """A standard output that takes nothing: never exit status 0 with the result lost."""
     how = choice(draw, OUTPUTS)
     (run,) = (shared / "runs" / "train").iterdir()
-    argv = choice(draw, (["predict", str(shared / "model.onnx"), str(shared / "images.npy")], ["--help"], ["--version"],
+    argv = choice(draw, (["predict", str(shared / "model.onnx"), str(shared / "image.png")], ["--help"], ["--version"],
                          ["layers", "model=resnet18"], ["train", "--help"], ["train", "--cfg", "job"],
-                         ["predict", str(run), str(shared / "images.npy")], ["train", "seed=x"],
+                         ["predict", str(run), str(shared / "image.png")], ["train", "seed=x"],
                          ["report", f"report.runs=[{folder}/runs]"]))  # fmt: skip
     return Case(f"{argv[0]} to {how}", argv, ("",), stdout=how, expect=None, failure="cannot be written|error")
 
@@ -169,7 +169,7 @@ def name(draw, folder: Path, command: bool, shared: Path) -> Case:
     reader, key = choice(draw, READERS), choice(draw, KEYS)
     if draw.random() < 0.5:
         argv = [reader.replace("{}", text), text, *QUIET]
-        argv += [str(shared / "images.npy")] if reader == "predict" else []
+        argv += [str(shared / "image.png")] if reader == "predict" else []
     else:
         argv = ["train", *_settings(folder, shared), key.replace("{}", text)]
     return Case(f"{argv[0][:20]} {argv[-1][:40]!a} {len(text)}", argv, ("",), failure="reports|no run")

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from .case import DONE, REFUSED, Case, choice
 from .damage import BYTES, EXTREME, NODES, canary, damaged_bytes, damaged_value, place
@@ -21,8 +22,8 @@ def make(draw, folder: Path, command: bool) -> Case:
 
     form = choice(draw, FORMS)
     damage = choice(draw, ("nothing", "nothing", "header", "canary", *BYTES, *NODES))
-    given = folder / "input" / "images.npy"
-    np.save(given, draw.integers(0, 256, (2, 32, 32, 3), "uint8"))
+    given = folder / "input" / "image.png"
+    Image.fromarray(draw.integers(0, 256, (32, 32, 3), "uint8")).save(given)
     if form == "symbol":
         path, source = symbol(draw, folder / "input" / "net", damage == "header")
         arrays, name = None, "symbol"
@@ -37,13 +38,13 @@ def make(draw, folder: Path, command: bool) -> Case:
     elif damage in NODES:
         place(path, damage)
     elif damage == "canary":
-        canary(draw, choice(draw, (path, given)) if form != "torch" else path)
+        canary(draw, path)
     argv = [
         "predict",
         f"model={name}",
         f"source='{source}'",
         f"images=[{given}]",
-        f"output={folder}/runs/scores.npy",
+        f"output={folder}/runs/scores.csv",
     ]
     expect = REFUSED if damage in ("cut", *NODES) or (command and form != "symbol") else None
     if damage == "nothing" and (form == "symbol" or not command):

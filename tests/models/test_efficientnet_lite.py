@@ -6,7 +6,7 @@ import pytest
 
 from mxscale.config import networks
 from mxscale.models import convert, weights, zoo
-from mxscale.models.efficientnet_lite import Rotation
+from mxscale.models.networks import Rotation
 
 PUBLISHED = {0: 4652008, 1: 5416680, 2: 6092072, 3: 8197096, 4: 13006568}  # parameters with 1,000 classes
 

@@ -12,7 +12,7 @@ from huggingface_hub import constants
 from machine import free_port
 from repository import ROOT
 
-from mxscale.models import hub as client
+from mxscale.models import downloads
 from mxscale.util.errors import ConfigError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -32,7 +32,7 @@ def hub(tmp_path, monkeypatch):
 
 def refused(reference, match):
     with pytest.raises(ConfigError, match=match) as error:
-        client.fetch(reference)
+        downloads.hub(reference)
     assert str(error.value).startswith(f"model.pretrained=hf:{reference}") and "\n" not in str(error.value)
 
 
@@ -46,35 +46,35 @@ def gets(hub):
 
 
 def test_weights_settings_and_commit_are_fetched(hub):
-    found = client.fetch("timm/resnet18")
+    found = downloads.hub("timm/resnet18")
     assert content(found.path) == WEIGHTS and content(found.config_path) == SETTINGS
     assert os.path.dirname(found.path) == os.path.dirname(found.config_path)
     assert found.revision == COMMIT
 
 
 def test_cached_files_are_not_fetched_again(hub):
-    first = client.fetch("timm/resnet18")
-    assert client.fetch("timm/resnet18") == first == client.fetch(f"timm/resnet18@{COMMIT}")
+    first = downloads.hub("timm/resnet18")
+    assert downloads.hub("timm/resnet18") == first == downloads.hub(f"timm/resnet18@{COMMIT}")
     assert gets(hub) == ["model.safetensors", "config.json"]
 
 
 def test_the_cache_is_used_if_the_hub_is_down(hub, monkeypatch):
-    first = client.fetch("timm/resnet18")
+    first = downloads.hub("timm/resnet18")
     set_endpoint(monkeypatch, f"http://127.0.0.1:{free_port()}")
-    assert client.fetch("timm/resnet18") == first
+    assert downloads.hub("timm/resnet18") == first
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert client.fetch("timm/resnet18") == first
+    assert downloads.hub("timm/resnet18") == first
 
 
 def test_a_model_without_settings_has_none(hub):
     del hub.files["config.json"]
-    assert client.fetch("timm/resnet18").config_path is None
+    assert downloads.hub("timm/resnet18").config_path is None
 
 
 def test_an_interrupted_download_is_resumed(hub, monkeypatch):
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 50_000)  # 10 MB: what it writes at a time
     hub.cut_after = 100_000
-    assert content(client.fetch("timm/resnet18").path) == WEIGHTS
+    assert content(downloads.hub("timm/resnet18").path) == WEIGHTS
     assert [part for method, path, part in hub.asked if part] == ["bytes=100000-"]
 
 
@@ -107,7 +107,7 @@ def test_unusable_models_are_one_line(hub, attribute, value, match):
 
 
 def test_too_large_files_are_not_fetched(hub, monkeypatch):
-    monkeypatch.setattr(client, "MAX_BYTES", 1000)
+    monkeypatch.setattr(downloads, "MAX_BYTES", 1000)
     refused("timm/resnet18", "expected at most")
     assert gets(hub) == []
 
@@ -118,7 +118,7 @@ def test_an_unreachable_hub_is_one_line(hub, monkeypatch):
 
 
 def fetch_in_a_process(**variables):
-    code = "from mxscale.models import hub; print(hub.fetch('timm/resnet18').path)"
+    code = "from mxscale.models import downloads; print(downloads.hub('timm/resnet18').path)"
     env = {**os.environ, **variables}
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
 

@@ -7,7 +7,7 @@ from mxnet import gluon
 
 from mxscale.config.training_settings import Data
 from mxscale.models import weights
-from mxscale.models.input_layer import InputLayer
+from mxscale.models.networks import InputLayer
 
 DATA = Data(mean=[110.0, 140.0, 0.0], std=[50.0, 25.0, 10.0])
 

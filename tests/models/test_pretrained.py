@@ -16,7 +16,7 @@ from mxscale.cli import settings
 from mxscale.config.schema import Config, Data, from_dict, origin_of, to_dict
 from mxscale.environment import description
 from mxscale.launcher import setup
-from mxscale.models import weights, zoo
+from mxscale.models import pretrained, weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.plan import InputChange, Plan
 from mxscale.train import prepare, pretrained_init
@@ -76,6 +76,10 @@ def prefix(tmp_path):
 )
 def test_kind_of_a_source(source, kind):
     assert origin_of(source) == kind
+
+
+def test_gluons_zoo_names_its_files_instead():
+    assert "zoo was removed: name its file, $HOME/.mxnet/models/vgg11-" in error_of(pretrained.load, "zoo", "vgg11")
 
 
 # ---------------------------------------------------------------- a symbol network

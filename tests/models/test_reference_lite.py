@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: make test
 from torch_lite import EfficientNetLite, randomised  # noqa: E402
 from torch_state import images  # noqa: E402
 
-from mxscale.models import convert, imagenet_weights, weights, zoo  # noqa: E402
+from mxscale.models import convert, downloads, weights, zoo  # noqa: E402
 from mxscale.util.errors import ConfigError  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def test_logits_agree_to_1e_4_of_their_range(number, side, tmp_path):
 @pytest.mark.parametrize("number, side", [(0, 224), (1, 240), (2, 260)])
 def test_published_weights_agree_to_1e_4_of_the_range(number, side):
     try:
-        path = imagenet_weights.find(f"efficientnet_lite{number}")
+        path = downloads.imagenet(f"efficientnet_lite{number}")
     except ConfigError as error:
         pytest.skip(str(error))
     theirs, given = EfficientNetLite(number, 1000).eval(), images(2, side)

@@ -44,25 +44,10 @@ def test_all_tensor_types_of_safetensors_are_read(tmp_path):
     assert {n: a.tolist() for n, a in found.items()} == {n: a.tolist() for n, a in arrays.items()}
 
 
-def test_bfloat16_is_the_upper_half_of_a_float32(tmp_path):
-    values = np.array([1.5, -96.0, np.inf, 0.0], "<f4")
-    data = (values.view("<u4") >> 16).astype("<u2").tobytes()
-    header = json.dumps({"w": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}}).encode()
-    (tmp_path / "w").write_bytes(struct.pack("<Q", len(header)) + header + data)
-    found = torch_file.read(str(tmp_path / "w"), "x")["w"]  # known by its content, not by its name
-    assert found.dtype == np.float32 and found.tolist() == values.tolist()
-
-
-def test_a_bfloat16_without_axes_is_read(tmp_path):
-    header = json.dumps({"n": {"dtype": "BF16", "shape": [], "data_offsets": [0, 2]}}).encode()
-    (tmp_path / "w.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<H", 0x4040))
-    assert torch_file.read(str(tmp_path / "w.safetensors"), "torch:w")["n"] == 3.0
-
-
 def test_unsupported_safetensors_types_are_named(tmp_path):
     header = json.dumps({"w": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}).encode()
     (tmp_path / "w").write_bytes(struct.pack("<Q", len(header)) + header + b"1234")
-    refused(tmp_path / "w", "w is of type F8_E4M3")
+    refused(tmp_path / "w", "tensors of type 'F8_E4M3', which NumPy lacks: save them as float32")
 
 
 @pytest.mark.parametrize("shape", [(2**62, 0, 2**62), (2**40, 0, 2**40), (0, 2**50), (1,) * 40])

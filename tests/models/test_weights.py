@@ -217,3 +217,11 @@ def test_mismatches_are_named_and_change_nothing():
         "not a number or infinite: features.0.weight"
     )
     assert weights.params_sha256(weights.arrays(net)) == before
+
+
+def test_names_of_old_gluon_files_fit():
+    net, other = ready(seed=1), ready(seed=2)
+    old = {p.name[len(net.prefix) :]: p.data() for p in net.collect_params().values()}
+    assert not any("." in name for name in old)
+    weights.fit(other, old, "x.params", "keep")
+    assert weights.params_sha256(weights.arrays(other)) == weights.params_sha256(weights.arrays(net))

@@ -72,9 +72,9 @@ def test_calibration_error_equals_a_plain_loop(tally):
 
 def test_most_confused_classes_come_first(tally):
     found = tally.most_confused()
-    assert [one.count for one in found] == sorted((one.count for one in found), reverse=True)
-    first = found[0]
-    assert first.label != first.predicted and tally.confusion[first.label, first.predicted] == first.count
+    assert [count for *_, count in found] == sorted((count for *_, count in found), reverse=True)
+    label, predicted, count = found[0]
+    assert label != predicted and tally.confusion[label, predicted] == count
 
 
 def test_batches_do_not_change_the_result(tally):

@@ -81,9 +81,9 @@ def test_a_folder_holds_what_training_would_read(folder):
     for hidden in ("in/._0001.jpg", "in/__MACOSX/0001.jpg"):
         (folder / hidden).parent.mkdir(exist_ok=True)
         (folder / hidden).write_bytes(b"no image")
-    whole = predict.pictures([f"{folder}/in"])
-    assert [each.name for each in whole if "link" in each.name] == [f"{folder}/in/link/linked.jpg"]
-    assert not [each.name for each in whole if "._" in each.name or "__MACOSX" in each.name]
+    whole = predict.images_of(f"{folder}/in")
+    assert [path for path in whole if "link" in path] == [f"{folder}/in/link/linked.jpg"]
+    assert not [path for path in whole if "._" in path or "__MACOSX" in path]
 
 
 def test_rows_hold_predictions_or_the_error_of_a_bad_image(folder, capsys):
@@ -103,21 +103,15 @@ def test_bad_images_alone_fail(folder, capsys):
     assert "bad.jpg: empty file" in capsys.readouterr().err
 
 
-def test_an_array_is_predicted_as_it_is(folder):
-    pixels = np.random.RandomState(0).randint(0, 256, (20, 32, 32, 3)).astype("uint8")
-    np.save(folder / "x.npy", pixels)
-    assert main.main(["predict", f"{folder}/net.onnx", f"{folder}/x.npy", f"output={folder}/y.npy"]) == 0
-    assert np.allclose(np.load(folder / "y.npy"), exported.scores(exported.trained(), pixels), atol=1e-4)
-
-
 def test_photographs_are_resized_and_cropped_as_validation_images(folder):
     exported.write(folder / "resized.onnx", resize=36)
     (path,) = exported.photographs(folder / "large", 1, size=(100, 80))
-    assert main.main(["predict", f"{folder}/resized.onnx", str(path), f"output={folder}/y.npy"]) == 0
+    predictor = Predictor(trained_models.exported(f"{folder}/resized.onnx", from_dict({})), 1)
+    (batch,) = predictor.predict([path], preprocessing(predictor.card).of_file)
     image = Image.open(path).resize((45, 36), Image.Resampling.BILINEAR)
     pixels = np.asarray(image)[2:34, 6:38]
     # A draft of the JPEG at half its size is resized: a level or two of 255
-    assert np.allclose(np.load(folder / "y.npy"), exported.scores(exported.trained(), pixels[None]), atol=0.2)
+    assert np.allclose(batch.logits, exported.scores(exported.trained(), pixels[None]), atol=0.2)
 
 
 def test_contact_sheet_shows_images_predictions_and_bad_files(folder):
@@ -144,7 +138,8 @@ def test_equal_probabilities_keep_the_order_of_the_classes():
         (["{0}/net.onnx", "{0}/*.jpg"], "*.jpg: no such file or folder"),
         (["{0}/net.onnx", "{0}/empty"], "no images there"),
         (["{0}/net.onnx", "{0}/in", "top=0"], "top=0: expected at least 1"),
-        (["{0}/net.onnx", "{0}/in", "output=x.txt"], "output=x.txt: expected a name that ends in .csv, .npy"),
+        (["{0}/net.onnx", "{0}/in", "output=x.txt"], "output=x.txt: expected a name that ends in .csv"),
+        (["{0}/net.onnx", "x.npy"], "x.npy: arrays are no longer read: write images, or use the network of"),
         (["{0}/net.onnx", "{0}/in", "sheet=x.pdf"], "sheet=x.pdf: expected a name that ends in .html"),
         (["{0}/net.onnx", "{0}/in", "threads=2"], "threads was removed: predict and evaluate use the cores of their"),
         (["{0}/net.onnx", "{0}/in", "output={0}/no/x.csv"], "x.csv: cannot be written"),
@@ -247,28 +242,6 @@ def test_a_graph_that_no_export_writes_is_one_line(folder, capfd, change):
     change(network)
     (folder / "odd.onnx").write_bytes(network.SerializeToString())
     assert len(command_error(capfd, "predict", f"{folder}/odd.onnx", f"{folder}/in")) < 600
-
-
-def test_a_fifo_in_place_of_an_array_is_refused_at_once(folder, capsys):
-    os.mkfifo(folder / "x.npy")
-    error = command_error(capsys, "predict", f"{folder}/net.onnx", f"{folder}/x.npy")
-    assert error == f"error: {folder}/x.npy: a FIFO, not a regular file\n"
-
-
-def test_arrays_of_another_kind_are_one_line(folder, capsys):
-    for array, found in [
-        (np.zeros((1, 8, 8, 3)), "found float64 (1, 8, 8, 3)"),
-        (np.zeros((8, 8, 3), "uint8"), "found uint8 (8, 8, 3)"),
-        (np.zeros((0, 8, 8, 3), "uint8"), "has no images"),
-        (np.array([{}], dtype=object), "is not a .npy file"),
-    ]:
-        np.save(folder / "x.npy", array)
-        assert found in command_error(capsys, "predict", f"{folder}/net.onnx", f"{folder}/x.npy")
-    with open(folder / "x.npy", "wb") as file:  # more than a memory holds
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": "|u1", "fortran_order": False, "shape": (10**9, 1000, 1000, 3)}
-        )
-    assert "is not a .npy file" in command_error(capsys, "predict", f"{folder}/net.onnx", f"{folder}/x.npy")
 
 
 def test_an_interrupted_prediction_leaves_no_file(folder, monkeypatch):

@@ -11,7 +11,7 @@ from mxscale.cli import job, main
 from mxscale.cli.explain import refuse
 from mxscale.config.schema import Tracking
 from mxscale.launcher.progress import echo
-from mxscale.models import hub
+from mxscale.models import downloads
 from mxscale.tracking import sender, tracker, uris
 from mxscale.util.redaction import redact, redact_address, shown
 
@@ -171,9 +171,9 @@ def test_values_of_other_variables_and_short_ones_stay(monkeypatch):
 
 
 def test_password_of_the_hub_is_not_printed(monkeypatch):
-    monkeypatch.setattr(hub.constants, "ENDPOINT", f"http://bob:{SECRET}@127.0.0.1:1")
+    monkeypatch.setattr(downloads.constants, "ENDPOINT", f"http://bob:{SECRET}@127.0.0.1:1")
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between the library's tries
-    line = error_of(hub.fetch, "me/model")
+    line = error_of(downloads.hub, "me/model")
     assert SECRET not in line and "http://bob:***@127.0.0.1:1" in line
 
 

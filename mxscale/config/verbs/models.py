@@ -16,13 +16,11 @@ class Predict:
     source: Optional[str] = setting(None, MODEL, required="mxscale predict MODEL IMAGES, such as latest photos/")
     images: Optional[List[str]] = setting(
         [],
-        "files and folders of images; or one .npy file of uint8 (n, height, width, 3), RGB",
+        "files and folders of images",
         required="mxscale predict MODEL IMAGES, such as latest photos/",
     )
     top: int = setting(5, "classes for each image", low=1)
-    output: Optional[str] = file_name(
-        "file of predictions, or of logits (.npy); null: lines in the terminal", ".csv", ".npy"
-    )
+    output: Optional[str] = file_name("file of predictions; null: lines in the terminal", ".csv")
     sheet: Optional[str] = file_name("file with a picture of each image beside its predictions", ".html")
 
 
