@@ -6,8 +6,6 @@ from typing import Any, Dict, List, Optional
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.setting import setting
 
-REGISTERED = "[^/:]+"  # names of models that MLflow accepts
-
 
 @dataclass(frozen=True)
 class Launch:
@@ -88,12 +86,6 @@ class Tracking:
     uri: Optional[str] = setting(None, "tracking server; null: MLFLOW_TRACKING_URI, else sqlite:///runs/mlflow.db")
     experiment: str = setting("mxscale", "MLflow experiment")
     timeout_s: float = setting(10.0, "time limit of one request", unit="s", low=0.1)
-    register: Optional[str] = setting(
-        None,
-        "register the best checkpoint of a finished run under this name",
-        pattern=REGISTERED,
-        form="a name without / and :",
-    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ DEFAULTS: Dict[str, Any] = {
     "comm.hierarchical": False,
 }
 # Settings without an effect on results: a record may have any value
-IGNORED = ("comm.probe_s", "comm.timeline", "evaluation", "tracking.log_model")
+IGNORED = ("comm.probe_s", "comm.timeline", "evaluation", "tracking.log_model", "tracking.register")
 
 CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
 AUGMENT = "use data.augment.erase, mixup, cutmix, or augment=level2 or level3 (docs/input.md)"
@@ -35,7 +35,8 @@ INSTEAD: Dict[str, str] = {
     "comm.probe_s": COMPARE,
     "comm=auto": COMPARE,
     "evaluation": "run mxscale evaluate RUN_DIR after the run",
-    "tracking.log_model": "run mxscale register RUN_DIR after the run, or set tracking.register=NAME",
+    "tracking.log_model": "run mxscale register RUN_DIR after the run",
+    "tracking.register": "run mxscale register RUN_DIR NAME after the run",
     "comm=dist_async": RANKS_UPDATE,
     "comm.update_on": RANKS_UPDATE,
     "comm.hierarchical": "set the environment variable HOROVOD_HIERARCHICAL_ALLREDUCE=1, which ranks inherit",

@@ -11,7 +11,7 @@ from run_files import recorded_in
 
 from mxscale.cli import main
 from mxscale.config.readers import READERS
-from mxscale.config.verbs.measurements import InputRates
+from mxscale.config.verb_settings import InputRates
 from mxscale.data import test_io
 from mxscale.data.reader import batches
 from mxscale.diagnose import input_rates

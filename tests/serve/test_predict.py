@@ -14,7 +14,7 @@ from refusals import command_error
 
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
-from mxscale.config.verbs.models import Predict
+from mxscale.config.verb_settings import Predict
 from mxscale.data.central_crop import CentralCrop
 from mxscale.serve import predict, trained_models
 from mxscale.serve.prediction_files import most_likely
