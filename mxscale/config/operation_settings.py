@@ -12,10 +12,7 @@ class Launch:
     """Ranks, hosts, timeouts and restarts."""
 
     ranks: Any = setting(
-        "auto",
-        "number of ranks; auto: the slots of hosts, else one per GPU, else up to 2 on the CPU",
-        keyword="auto",
-        low=1,
+        "auto", "number of ranks; auto: the slots of hosts, else one per GPU, else up to 2", keyword="auto", low=1
     )
     hosts: Any = setting(
         None, "hosts and ranks such as [a:4,b:4], a hostfile, or compose (docker-compose.yml); null: this machine"
@@ -23,13 +20,9 @@ class Launch:
     device: str = setting("auto", "device of each rank", choices=("auto", "cpu", "gpu"))
     threads: Optional[int] = setting(None, "OpenMP threads per rank; null: cores / ranks", low=1, high=1024)
     setup_minutes: float = setting(0.0, "billed time before the run, for booting and copying data", unit="min", low=0)
-    start_timeout_s: float = setting(
-        600.0, "time limit for the ranks' start, and again for their first two steps", unit="s", low=1
-    )
+    start_timeout_s: float = setting(600.0, "time limit of the start, and of the first two steps", unit="s", low=1)
     stop_grace_s: float = setting(120.0, "time from a stop request until ranks are killed", unit="s", low=1)
-    stall_s: float = setting(
-        15.0, "time without a heartbeat after which a rank has stalled and the attempt ends", unit="s", low=5
-    )
+    stall_s: float = setting(15.0, "time without a heartbeat after which a rank has stalled", unit="s", low=5)
     restarts: int = setting(0, "automatic restarts after failures that the run itself did not cause", low=0)
 
 
@@ -45,9 +38,7 @@ class Machine:
     usd_per_hour: Optional[float] = setting(None, "price of one node", unit="USD/h", low=0)
     eur_per_hour: Optional[float] = setting(None, "price of one node", unit="EUR/h", low=0)
     nodes: int = setting(1, "number of machines that are billed", low=1)
-    billing: str = setting(
-        "per_second", "unit of billing; per_second bills 60 s or more", choices=("per_second", "per_hour")
-    )
+    billing: str = setting("per_second", "unit; per_second bills at least 60 s", choices=("per_second", "per_hour"))
     purchase: Optional[float] = setting(None, "owned: purchase price of one node in machine.currency", low=0)
     currency: str = setting("usd", "owned: currency of purchase and per_kwh", choices=("usd", "eur"))
     years: Optional[float] = setting(None, "owned: years of use", unit="years", low=0.001)
@@ -65,10 +56,7 @@ class Budget:
     max_eur: Optional[float] = setting(None, "stop at a checkpoint before the cost exceeds this", unit="EUR", above=0)
     dry_run: bool = setting(False, "print the estimated cost of the run and exit")
     images_per_s: Optional[float] = setting(
-        None,
-        "dry_run: throughput of all devices; null: from an earlier run of the same config",
-        unit="images/s",
-        above=0,
+        None, "dry_run: throughput of all devices; null: that of an earlier run of the config", unit="images/s", above=0
     )
 
     @property
@@ -101,8 +89,6 @@ class Sweep:
     """A command with -m, which starts one run per combination."""
 
     objective: List[str] = setting(
-        ["accuracy"],
-        "values for the sweeper, in the order of its directions: best val/top1, cost of the run",
-        choices=("accuracy", "cost"),
+        ["accuracy"], "values for the sweeper: best val/top1, cost of the run", choices=("accuracy", "cost")
     )
     resume: bool = setting(False, "continue the newest sweep of this command line without repeating finished runs")

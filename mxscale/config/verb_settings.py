@@ -44,9 +44,7 @@ class Predict:
         required="mxscale predict MODEL IMAGES, such as latest photos/",
     )
     top: int = setting(5, "classes for each image", low=1)
-    output: Optional[str] = file_name(
-        "file of predictions, or of logits (.npy); null: lines in the terminal", ".csv", ".npy"
-    )
+    output: Optional[str] = file_name("predictions, or logits (.npy); null: lines in the terminal", ".csv", ".npy")
     sheet: Optional[str] = file_name("file with a picture of each image beside its predictions", ".html")
 
 
@@ -54,13 +52,9 @@ class Predict:
 class Evaluate:
     source: Optional[str] = setting(None, MODEL, required="mxscale evaluate MODEL, such as latest")
     split: Optional[str] = setting(
-        None,
-        "split to evaluate; null: test, or val in a set without one; all: every image of a set without splits",
-        choices=("train", "val", "test", "all"),
+        None, "null: test, else val; all: every image of a set without splits", choices=("train", "val", "test", "all")
     )
-    output: Optional[str] = setting(
-        None, "folder for page, tables and figures; null: evaluation/SPLIT in the run directory"
-    )
+    output: Optional[str] = setting(None, "folder to write to; null: evaluation/SPLIT in the run directory")
 
 
 @dataclass(frozen=True)
@@ -72,8 +66,7 @@ class Export:
     )
     format: str = setting(
         "onnx",
-        "onnx: with normalisation, for cropped images; symbol: MXNet's PREFIX-symbol.json and PREFIX-0000.params; "
-        "safetensors: weights, of resnet*_v1b by PyTorch's names",
+        "onnx: with normalisation; symbol: MXNet's PREFIX-symbol.json and PREFIX-0000.params; safetensors: weights",
         choices=("onnx", "symbol", "safetensors"),
     )
     output: Optional[str] = setting(
@@ -91,8 +84,7 @@ class Register:
     )
     registered: Optional[str] = setting(
         None,
-        "name of the registered model, whose alias champion moves to this version if its val top-1 is higher; "
-        "null: log only",
+        "name; its alias champion moves to this version if the val top-1 is higher; null: log only",
         pattern=REGISTERED,
         form="a name without / and :, such as flowers",
     )
@@ -102,29 +94,19 @@ class Register:
 class Layers:
     networks: List[str] = setting([], "names of networks; none: all")
     image_size: Optional[int] = setting(
-        None,
-        "height and width of the input; null: 224, or what the network was designed for",
-        unit="pixels",
-        low=1,
-        high=MAX_PIXELS,
+        None, "side of the input; null: what the network was designed for", unit="pixels", low=1, high=MAX_PIXELS
     )
-    classes: Optional[int] = setting(
-        None, "number of classes; null: 1000, or 10 for networks for small images", low=2, high=10**6
-    )
+    classes: Optional[int] = setting(None, "number of classes; null: 1000, or 10 for small images", low=2, high=MOST)
     output: Optional[str] = setting(None, "CSV file; null: a table in the terminal")
 
 
 @dataclass(frozen=True)
 class Diagnose:
     seconds: float = setting(
-        10.0,
-        "time of each probe without start and warm-up; with slow steps longer, for three intervals",
-        unit="s",
-        above=0,
+        10.0, "time of each probe without start and warm-up; longer if steps are slow", unit="s", above=0
     )
     warmup_steps: int = setting(5, "steps before a probe is measured, in addition to one interval", low=1)
-    # one repetition has no spread
-    repeats: int = setting(3, "number of measurements of each probe, interleaved", low=2)
+    repeats: int = setting(3, "number of measurements of each probe, interleaved", low=2)  # one has no spread
 
 
 @dataclass(frozen=True)
@@ -140,12 +122,7 @@ class FindLr:
 
 @dataclass(frozen=True)
 class InputRates:
-    seconds: float = setting(
-        5.0,
-        "time of each measurement; two readers and three numbers of threads take 15 measurements",
-        unit="s",
-        above=0,
-    )
+    seconds: float = setting(5.0, "time of each measurement", unit="s", above=0)
     threads: List[int] = setting(
         [],
         "values of data.threads, such as [1,2,4]; none: 1, 2, 4, ... and the number of cores",
@@ -208,15 +185,9 @@ class Plan:
     )
     gpus: Optional[int] = setting(None, "devices per node; null: those of the instance", low=1)
     nic_gbps: Optional[float] = setting(None, "bandwidth of a node; null: that of the instance", unit="Gbit/s", above=0)
-    rdma: Optional[bool] = setting(
-        None, "RDMA between nodes (InfiniBand, RoCE, EFA); false: TCP; null: as the instance has"
-    )
+    rdma: Optional[bool] = setting(None, "RDMA between nodes; false: TCP; null: as the instance has")
     images_per_s: Optional[float] = setting(
-        None,
-        "throughput of one device; null: as calibrated, else a published rate of this network on this GPU, else "
-        "FLOPs / FLOP/s that the GPU achieves",
-        unit="images/s",
-        above=0,
+        None, "throughput of a device; null: as calibrated, else published, else from FLOPs", unit="images/s", above=0
     )
     calibrate: Union[List[str], str, None] = setting(
         None, "directories to calibrate from: of runs, and of mxscale test-allreduce for a link"
@@ -254,12 +225,8 @@ class Prices:
         None, "name of the source, to which the file's digest is appended; null: the file's name"
     )
     minutes: Optional[List[float]] = setting(
-        None, "[SET-UP,RUN]: calculate the bill of these minutes", unit="min", low=0, high=10**7
+        None, "[SET-UP,RUN]: calculate the bill of these minutes", unit="min", low=0, high=10**7, length=2
     )
-
-    def __post_init__(self):
-        if self.minutes is not None and len(self.minutes) != 2:
-            raise ConfigError(f"minutes={self.minutes}: expected [SET-UP,RUN], such as 'minutes=[10,10]'")
 
 
 @dataclass(frozen=True)
