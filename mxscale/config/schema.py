@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar
 
 from mxscale.config import typed
-from mxscale.config.compressions import PRECISIONS
+from mxscale.config.backends import PRECISIONS
 from mxscale.config.operation_settings import Budget, Launch, Machine, Rerun, Sweep, Tracking
 from mxscale.config.setting import MAX_SEED, Rule, describe, setting
 from mxscale.config.training_settings import Batch, Checkpoint, Comm, Data, Model, Optimizer, Schedule

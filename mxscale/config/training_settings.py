@@ -4,11 +4,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Union
 
-from mxscale.config.backends import BACKENDS, DEFAULT, Backend
-from mxscale.config.compressions import COMPRESSIONS, Compression
+from mxscale.config.backends import BACKENDS, COMPRESSIONS, DEFAULT, Backend, Compression
 from mxscale.config.datasets import DATASETS
+from mxscale.config.optimizers import SCHEDULES
 from mxscale.config.readers import READERS
-from mxscale.config.schedules import SCHEDULES
 from mxscale.config.setting import MAX_SEED, setting
 
 MAX_PIXELS = 4096  # side of a decoded image, of which each rank holds many; 48 MB

@@ -11,9 +11,8 @@ from typing import Any, Optional
 from mxscale.config.backends import ALIASES
 from mxscale.config.datasets import DATASETS
 from mxscale.config.operation_settings import Launch
-from mxscale.config.optimizers import optimizer_entry
+from mxscale.config.optimizers import SCHEDULES, optimizer_entry
 from mxscale.config.readers import READERS
-from mxscale.config.schedules import SCHEDULES
 from mxscale.config.schema import Config, check_rules, flatten, to_dict
 from mxscale.config.training_settings import Batch, Comm, Data, Optimizer, Schedule
 from mxscale.util import hostfile
