@@ -6,7 +6,8 @@ import sys
 from typing import Iterable, Optional
 
 from hydra.errors import OverrideParseException
-from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError
+from omegaconf.errors import InterpolationResolutionError
+from yaml import YAMLError
 
 from mxscale.cli import CONF
 from mxscale.config import removed
@@ -15,7 +16,7 @@ from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.validation import kvstore
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import REFUSED
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.errors import ConfigError, nearest, short
 
 
 def refuse(line: str) -> int:
@@ -37,11 +38,10 @@ def explain(error: Exception, own: Optional[dict] = None, typed: Iterable[str] =
     defaults = {**to_dict(Config()), **(own or {})}
     if isinstance(error, OSError) and error.filename:  # Hydra writes multirun.yaml
         return f"runs: can't write {error.filename} ({error.strerror}); set runs=DIR"
-    if isinstance(error, InterpolationKeyError):
-        name = str(error.msg).partition("'")[2].partition("'")[0]
-        return f"{error.full_key}: ${{{name}}} is no setting{nearest(name, flatten(defaults), listed=defaults)}"
     if isinstance(error, InterpolationResolutionError):  # such as "Environment variable 'X' not found"
         return f"{error.full_key}: {text.splitlines()[0].rpartition('interpolation: ')[2]}"
+    if isinstance(error, YAMLError):
+        return short(error)
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {_expected_form(error.override)}"
     return _of_composition(text, defaults, typed)
