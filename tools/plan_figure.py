@@ -12,10 +12,9 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from mxscale.cli import composition
-from mxscale.cli.verbs import own_settings
+from mxscale.cli.verbs import VERBS, own_settings
 from mxscale.config.schema import checked, from_dict
 from mxscale.config.validation import validate
-from mxscale.config.verbs.plan import PlanVerb
 from mxscale.perfmodel.scenarios import Plans
 from mxscale.planner import choice, planning
 from mxscale.planner.choice import Limits
@@ -131,7 +130,7 @@ def main(path: str, *overrides: str) -> None:
     with composition.hydra_started():
         composed = composition.of_run(composition.compose("plan", list(overrides)))
     values = OmegaConf.to_container(composed, resolve=True)
-    verb = checked({name: values.pop(name) for name in own_settings("plan")}, PlanVerb)
+    verb = checked({name: values.pop(name) for name in own_settings("plan")}, VERBS["plan"].settings)
     config = validate(from_dict(planning.without_data(values)))
     result = planning.solve(config, verb.plan)
     draw(result.plans, result.limits, list(result.answer.values()), config.model.name, path)

@@ -99,11 +99,11 @@ def forbidden_imports(module: str, tree: ast.AST) -> Iterator[Violation]:
 def registered_names() -> Set[str]:
     """Return the names of all entries of the registries."""
     sys.path.insert(0, str(ROOT))
-    from mxscale.config import backends, datasets, networks, optimizers, price_sources, schedules
+    from mxscale.config import backends, datasets, networks, optimizers, price_sources
 
     registries = (
         backends.BACKENDS, datasets.DATASETS, networks.NETWORKS, optimizers.OPTIMIZERS, price_sources.PRICE_SOURCES,
-        schedules.SCHEDULES,
+        optimizers.SCHEDULES,
     )  # fmt: skip
     return {name for registry in registries for name in registry} - AMBIGUOUS
 

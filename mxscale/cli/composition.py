@@ -1,9 +1,7 @@
 """What Hydra composes settings from: the files of conf/, and the defaults that are defined in Python."""
 
-from contextlib import contextmanager
-from typing import Iterator, List, Optional
+from typing import ContextManager, List, Optional
 
-import yaml
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -15,8 +13,6 @@ from mxscale.cli.verbs import VERBS, own_settings
 from mxscale.config.networks import NETWORKS
 from mxscale.config.schema import Config, to_dict
 from mxscale.config.training_settings import MAX_PIXELS
-from mxscale.util import yaml_aliases
-from mxscale.util.errors import ConfigError, short
 
 # Every key with its default; the YAML files of conf/ choose other values.
 DEFAULTS = OmegaConf.create(to_dict(Config()))
@@ -35,23 +31,16 @@ def with_margin(side) -> Optional[int]:
 
 
 OmegaConf.register_new_resolver("with_margin", with_margin, replace=True)  # for conf/data
-LOAD = OmegaConf.load
 SILENT = ["hydra/hydra_logging=disabled", "hydra/job_logging=disabled"]  # Hydra prints nothing itself
 
 
-@contextmanager
-def hydra_started() -> Iterator[None]:
+def hydra_started() -> ContextManager:
     """Make Hydra compose from conf/ within the block."""
-    OmegaConf.load = _load_checked
-    try:
-        with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
-            yield
-    finally:
-        OmegaConf.load = LOAD
+    return initialize_config_dir(str(CONF.resolve()), version_base="1.3")
 
 
 def compose(name: str, overrides: List[str], mode: RunMode = RunMode.RUN) -> DictConfig:
-    """Return the settings of a verb, Hydra's own ones in the key `hydra`. Raises what Hydra raises, and ConfigError."""
+    """Return the settings of a verb, Hydra's own ones in the key `hydra`. Raises what Hydra raises."""
     settings = [*SILENT, *overrides, f"hydra.mode={mode.name}"]
     return GlobalHydra.instance().hydra.compose_config(name, settings, mode, with_log_configuration=True)
 
@@ -59,13 +48,3 @@ def compose(name: str, overrides: List[str], mode: RunMode = RunMode.RUN) -> Dic
 def of_run(config: DictConfig) -> DictConfig:
     """Return composed settings without Hydra's own."""
     return OmegaConf.masked_copy(config, [key for key in config if key != "hydra"])
-
-
-def _load_checked(file) -> DictConfig:
-    """Load a file of settings for Hydra. Raises ConfigError if its aliases stand for too many values."""
-    try:
-        yaml_aliases.check(file.read())
-    except (ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{file.name}: {short(error)}") from None
-    file.seek(0)
-    return LOAD(file)

@@ -5,10 +5,9 @@ import re
 import sys
 from typing import Iterable, Optional
 
-from hydra.core.config_store import ConfigStore
-from hydra.core.object_type import ObjectType
 from hydra.errors import OverrideParseException
-from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError
+from omegaconf.errors import InterpolationResolutionError
+from yaml import YAMLError
 
 from mxscale.cli import CONF
 from mxscale.config import removed
@@ -17,7 +16,7 @@ from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.validation import kvstore
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import REFUSED
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.errors import ConfigError, nearest, short
 
 
 def refuse(line: str) -> int:
@@ -39,11 +38,10 @@ def explain(error: Exception, own: Optional[dict] = None, typed: Iterable[str] =
     defaults = {**to_dict(Config()), **(own or {})}
     if isinstance(error, OSError) and error.filename:  # Hydra writes multirun.yaml
         return f"runs: can't write {error.filename} ({error.strerror}); set runs=DIR"
-    if isinstance(error, InterpolationKeyError):
-        name = str(error.msg).partition("'")[2].partition("'")[0]
-        return f"{error.full_key}: ${{{name}}} is no setting{nearest(name, flatten(defaults), listed=defaults)}"
     if isinstance(error, InterpolationResolutionError):  # such as "Environment variable 'X' not found"
         return f"{error.full_key}: {text.splitlines()[0].rpartition('interpolation: ')[2]}"
+    if isinstance(error, YAMLError):
+        return short(error)
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {_expected_form(error.override)}"
     return _of_composition(text, defaults, typed)
@@ -51,45 +49,32 @@ def explain(error: Exception, own: Optional[dict] = None, typed: Iterable[str] =
 
 def _of_composition(text: str, defaults: dict, typed: Iterable[str]) -> str:
     """Return Hydra's message on composing the settings as one line."""
-    ambiguous = re.search(r"Ambiguous value for argument '([^=]+)=(.*)'", text)
-    if ambiguous:
-        key, value = ambiguous.groups()
-        return f"{key}={value}: write a list as '{key}=[{value}]'; to sweep over the values, add -m"
-    unknown = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' is not in struct", text)
+    if match := re.search(r"Ambiguous value for argument '([^=]+)=(.*)'", text):
+        return f"{match[1]}={match[2]}: write a list as '{match[1]}=[{match[2]}]'; to sweep over the values, add -m"
+    unknown = re.search(r"(?:Could not override|Key) '([^']+)'", text)
     if unknown and unknown[1] not in defaults:
         near = nearest(unknown[1], [*flatten(defaults), *defaults], listed=defaults)
         return removed.refusal(unknown[1]) or f"unknown key {unknown[1]}{near}"
     choiceless = [word for word in typed if _names_no_choice(word)]
     if choiceless and (unknown or re.search("Config group|is not iterable|resolving interpolation", text)):
         return f"{' '.join(choiceless)}: expected the name of a choice of the group, such as data=digits"
-    merging = re.search(r"Error merging override (\w+)=(.*)", text)
-    if merging:
-        return f"{merging[1]}={merging[2]}: a group of settings: give {merging[1]}.KEY=VALUE"
-    missing = re.search(r"Could not find '([^'/]+)/([^']*)'", text)
-    if missing:
+    if match := re.search(r"Error merging override (\w+)=(.*)", text):
+        return f"{match[1]}={match[2]}: a group of settings: give {match[1]}.KEY=VALUE"
+    if match := re.search(r"Could not find '((?:hydra/)?[^'/]+)/([^']*)'", text):
+        group, choice = match.groups()
+        if group == "comm" and choice in ALIASES:
+            return kvstore(group, choice)
         listed = text.partition("Available options")[2].partition("Config search path")[0]
-        options = re.findall(r"^[ \t]+(\S+)$", listed, re.MULTILINE)
-        if gone := removed.refusal(f"{missing[1]}={missing[2]}"):
-            return gone
-        if missing[1] == "comm" and missing[2] in ALIASES:
-            return kvstore("comm", missing[2])
-        if missing[1] == "hydra":  # the plugins are in requirements/run.in and optuna.in
-            group, _, choice = missing[2].rpartition("/")
-            expected = f"hydra/{group}={choice}: expected one of {', '.join(options)}"
-            return f"{expected}; `make setup` and `make setup-optuna` install the others, and images contain none"
-        return f"{missing[1]}={missing[2]}{nearest(missing[2], options)}"
+        options = re.findall(r"^[ \t]+(\S+)$", listed, re.MULTILINE)  # of hydra/launcher: the installed plugins
+        return removed.refusal(f"{group}={choice}") or f"{group}={choice}{nearest(choice, options)}"
     return " ".join(line.strip() for line in text.splitlines()[:2])
 
 
 def _names_no_choice(override: str) -> bool:
-    """Return whether an override gives a group another value than the name of a file or of a stored choice."""
+    """Return whether an override gives a group a value that can be no name of a file."""
     key, equals, value = override.lstrip("+").partition("=")
-    group = key.partition("@")[0]
-    choice = f"{group}/{value}.yaml"
-    # os.path answers also for a name that is too long
-    if not equals or not os.path.isdir(CONF / group) or os.path.isfile(CONF / choice):
-        return False
-    return ConfigStore.instance().get_type(choice) != ObjectType.CONFIG
+    is_group = equals and os.path.isdir(CONF / key.partition("@")[0])  # False also for a name that is too long
+    return is_group and not re.fullmatch(r"(?!(?:null|true|false)\Z)[A-Za-z][\w.-]*|", value)
 
 
 def _expected_form(override: str) -> str:

@@ -1,5 +1,6 @@
 """The texts of `mxscale --help` and `mxscale VERB --help`."""
 
+import json
 import re
 import textwrap
 from itertools import groupby
@@ -73,7 +74,8 @@ def page(name: str, verb: Verb, values: Dict[str, Any], complete: bool = False) 
 def _lines(setting: Description, value: Any, width: int) -> List[str]:
     rule = setting.rule
     details = "; ".join(filter(None, [rule.unit, rule.allowed]))
-    text = f"[{_shown(value)}] {rule.help}{f' ({details})' if details else ''}"
+    shown = json.dumps(value, separators=(",", ":"), ensure_ascii=False).replace('"', "")
+    text = f"[{shown}] {rule.help}{f' ({details})' if details else ''}"
     indent = " " * (width + 4)
     lines = textwrap.wrap(
         text, WIDTH, initial_indent=f"  {setting.key:<{width}}  ", subsequent_indent=indent, break_on_hyphens=False
@@ -83,11 +85,3 @@ def _lines(setting: Description, value: Any, width: int) -> List[str]:
             f"{choice}: {meaning}", WIDTH, initial_indent=f"{indent}  ", subsequent_indent=f"{indent}    "
         )
     return lines
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return "[" + ",".join(map(_shown, value)) + "]"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return str(value)

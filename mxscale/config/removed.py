@@ -14,11 +14,10 @@ DEFAULTS: Dict[str, Any] = {
     "comm.hierarchical": False,
 }
 # Settings without an effect on results: a record may have any value
-IGNORED = ("budget.dry_run", "budget.images_per_s", "comm.probe_s", "comm.timeline", "evaluation", "tracking.log_model")
+IGNORED = ("comm.probe_s", "comm.timeline", "evaluation", "tracking.log_model", "tracking.register")
 
 CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
 AUGMENT = "use data.augment.erase, mixup, cutmix, or augment=level2 or level3 (docs/input.md)"
-ESTIMATE = "mxscale plan estimates time and cost, with plan.images_per_s=N from the rate of a run (docs/planning.md)"
 COMPARE = "measure the back ends with mxscale test-allreduce comm=NAME, and choose one"
 RANKS_UPDATE = "use comm=parameter_server, where each rank updates its weights"
 INSTEAD: Dict[str, str] = {
@@ -34,12 +33,11 @@ INSTEAD: Dict[str, str] = {
     "data.augment.policy_magnitude": AUGMENT,
     "threads": "predict and evaluate use the cores of their process, which taskset limits; runs have data.threads",
     "views": "every image is evaluated once, cropped as validation images in training",
-    "budget.dry_run": ESTIMATE,
-    "budget.images_per_s": ESTIMATE,
     "comm.probe_s": COMPARE,
     "comm=auto": COMPARE,
     "evaluation": "run mxscale evaluate RUN_DIR after the run",
-    "tracking.log_model": "run mxscale register RUN_DIR after the run, or set tracking.register=NAME",
+    "tracking.log_model": "run mxscale register RUN_DIR after the run",
+    "tracking.register": "run mxscale register RUN_DIR NAME after the run",
     "comm=dist_async": RANKS_UPDATE,
     "comm.update_on": RANKS_UPDATE,
     "comm.hierarchical": "set the environment variable HOROVOD_HIERARCHICAL_ALLREDUCE=1, which ranks inherit",

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar
 
 from mxscale.config import typed
-from mxscale.config.compressions import PRECISIONS
+from mxscale.config.backends import PRECISIONS
 from mxscale.config.operation_settings import Budget, Launch, Machine, Rerun, Sweep, Tracking
 from mxscale.config.setting import MAX_SEED, Rule, describe, setting
 from mxscale.config.training_settings import Batch, Checkpoint, Comm, Data, Model, Optimizer, Schedule
@@ -23,29 +23,24 @@ class Config:
     """All settings of a run."""
 
     entry: str = setting("train", "kind of job; set by train.py and finetune.py", choices=("train", "finetune"))
-    name: str = setting("run", "name of the run, part of its directory's name")
+    name: str = setting(
+        "run", "part of the name of its directory", pattern=r"(?!\.{1,2}\Z)[^/]+", form="a plain file name"
+    )
     seed: int = setting(1, "seed of initial weights, order, augmentation and dropout", low=0, high=MAX_SEED)
     epochs: int = setting(20, "length of the training", unit="epochs", low=1)
     max_steps: Optional[int] = setting(None, "end the training early, after this many steps", unit="steps", low=1)
     precision: str = setting("float32", "number format of the training", choices=PRECISIONS)
     label_smoothing: float = setting(0.0, "label smoothing (arXiv:1512.00567, sec. 7)", low=0, high=0.999)
-    class_weights: Any = setting(
-        None, "factor of an image's loss by its class: balanced, or a list in label order; null: 1", low=0
-    )
+    class_weights: Any = setting(None, "factors of the loss: balanced, or one for each class; null: 1", low=0)
     log_every: int = setting(10, "interval between two lines of metrics", unit="steps", low=1)
-    validate_every: int = setting(
-        1, "interval between validations; the last epoch always has one", unit="epochs", low=1
-    )
+    validate_every: int = setting(1, "interval between validations; the last epoch has one", unit="epochs", low=1)
     claims: List[str] = setting([], "published figures that the run repeats (mxscale/tables/claims.csv)")
     target_top1: Optional[float] = setting(
         None, "validation accuracy; time and cost to reach it are recorded", unit="%", low=0, high=100
     )
     stop_at_target: bool = setting(False, "end the training at the first validation that reaches target_top1")
     patience: Optional[int] = setting(
-        None,
-        "early stopping: end the training after this many validations without a higher top-1; null: never",
-        unit="validations",
-        low=1,
+        None, "early stopping: end after this many validations without a higher top-1", unit="validations", low=1
     )
     runs: str = setting("runs", "folder for run directories")
     resume: Optional[str] = setting(None, "run directory to resume; auto: the newest unfinished run of this config")

@@ -25,6 +25,7 @@ class Rule:
     keyword: Optional[str] = None  # in place of a number, such as "auto"; the number must then be an integer
     pattern: Optional[str] = None  # regular expression of the whole text
     form: str = ""  # what the pattern describes, such as "a name that ends in .html"
+    length: Optional[int] = None  # of a list
     required: str = ""  # how to give the value, if null and [] are no values
 
     @property
@@ -46,26 +47,28 @@ class Rule:
         """Raise ConfigError if `value` breaks the rule. None passes unless it is required or the rule has a keyword."""
         if self.required and value in (None, "", []):
             raise ConfigError(f"{key} is missing: {self.required}")
-        if self.keyword is not None:
-            if value != self.keyword and not (type(value) is int and self._in_range(value)):
-                raise ConfigError(f"{key}={value}: expected {self.allowed}")
+        if value is None and self.keyword is None:
             return
-        if value is None:
-            return
-        elements = value if isinstance(value, list) else [value]
+        elements = value if isinstance(value, list) and self.keyword is None else [value]
+        if self.length not in (None, len(elements)):
+            raise ConfigError(f"{key}={value}: expected {self.length} numbers")
         for element in elements:
-            if self.choices:
-                if element not in self.choices:
-                    raise ConfigError(f"{key}={element}{nearest(element, self.choices)}")
-            elif self.pattern is not None:
-                if not re.fullmatch(self.pattern, str(element)):
-                    raise ConfigError(f"{key}={element}: expected {self.form}")
-            elif isinstance(element, (int, float)) and not isinstance(element, bool) and not self._in_range(element):
-                expected = self.allowed or "a finite number"
-                if 0 < abs(element) < SMALLEST or LARGEST < abs(element) < math.inf:
-                    zero = "0, or " if self._in_range(0) else ""
-                    expected = f"{zero}a size from 1.2e-38 to 3.4e38, as float32 has them"
-                raise ConfigError(f"{key}={value}: expected {'each ' if elements is value else ''}{expected}")
+            if violation := self._violation(element):
+                raise ConfigError(f"{key}={element}{violation}")
+
+    def _violation(self, value: Any) -> str:
+        """Return the end of the error message for a value, or an element of a list; "" for one that is allowed."""
+        if self.choices:
+            return "" if value in self.choices else nearest(value, self.choices)
+        if self.keyword is not None:
+            is_allowed = value == self.keyword or (type(value) is int and self._in_range(value))
+        elif self.pattern is not None:
+            is_allowed = re.fullmatch(self.pattern, str(value))
+        else:
+            is_allowed = isinstance(value, bool) or not isinstance(value, (int, float)) or self._in_range(value)
+            if not is_allowed and (0 < abs(value) < SMALLEST or LARGEST < abs(value) < math.inf):
+                return ": expected a size from 1.2e-38 to 3.4e38, as float32 has them"
+        return "" if is_allowed else f": expected {self.allowed or 'a finite number'}"
 
     def _in_range(self, number: float) -> bool:
         return (

@@ -4,11 +4,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Union
 
-from mxscale.config.backends import BACKENDS, DEFAULT, Backend
-from mxscale.config.compressions import COMPRESSIONS, Compression
+from mxscale.config.backends import BACKENDS, COMPRESSIONS, DEFAULT, Backend, Compression
 from mxscale.config.datasets import DATASETS
+from mxscale.config.optimizers import SCHEDULES
 from mxscale.config.readers import READERS
-from mxscale.config.schedules import SCHEDULES
 from mxscale.config.setting import MAX_SEED, setting
 
 MAX_PIXELS = 4096  # side of a decoded image, of which each rank holds many; 48 MB
@@ -20,10 +19,10 @@ class Augment:
 
     crop: str = setting("random_resized", "crop of a training image", choices=("random_resized", "random", "center"))
     scale: List[float] = setting(
-        [0.08, 1.0], "smallest and largest share of the area in a random_resized crop", above=0, high=1
+        [0.08, 1.0], "smallest and largest share of the area in a random_resized crop", above=0, high=1, length=2
     )
     ratio: List[float] = setting(
-        [0.75, 1.3333333333333333], "smallest and largest aspect ratio of a random_resized crop", above=0
+        [0.75, 1.3333333333333333], "smallest and largest aspect ratio of a random_resized crop", above=0, length=2
     )
     pad: int = setting(0, "padding on each side before a random crop", unit="pixels", low=0, high=MAX_PIXELS)
     flip: bool = setting(True, "flip images horizontally with probability 0.5")
@@ -31,11 +30,9 @@ class Augment:
     contrast: float = setting(0.0, "largest relative change of contrast", low=0, high=1)
     saturation: float = setting(0.0, "largest relative change of saturation", low=0, high=1)
     hue: float = setting(0.0, "largest relative change of hue", low=0, high=1)
-    lighting: float = setting(
-        0.0, "standard deviation of light in ImageNet's principal colours; AlexNet: 0.1", low=0, high=10
-    )
+    lighting: float = setting(0.0, "standard deviation of light in ImageNet's principal colours", low=0, high=10)
     hls: List[int] = setting(
-        [0, 0, 0], "largest shifts of hue (of 180), lightness and saturation (of 255)", low=0, high=255
+        [0, 0, 0], "largest shifts of hue (of 180), lightness and saturation (of 255)", low=0, high=255, length=3
     )
     rotate: int = setting(0, "largest rotation to either side, before the crop", unit="degrees", low=0, high=180)
     shear: float = setting(0.0, "largest shear, before the crop", low=0, high=1)
@@ -60,14 +57,10 @@ class Data:
     )
     mirror: Optional[str] = setting(None, "URL of a folder to download a public set's files from; null: its publisher")
     checksum: str = setting(
-        "published",
-        "checksums of a public set's files; first_use trusts the first download",
-        choices=("published", "first_use"),
+        "published", "of a public set's files; first_use trusts the first download", choices=("published", "first_use")
     )
     clutter: bool = setting(False, "keep the class 257.clutter of caltech256")
-    train: Optional[str] = setting(
-        None, "training split: .rec file (recordio); list of images and labels (imagefolder)"
-    )
+    train: Optional[str] = setting(None, "training split: .rec file (recordio), list of images (imagefolder)")
     val: Optional[str] = setting(None, "validation split: .rec file (recordio), list of images (imagefolder)")
     test: Optional[str] = setting(None, "test split: .rec file (recordio), list of images (imagefolder)")
     classes: Union[List[str], str, None] = setting(
@@ -79,10 +72,7 @@ class Data:
     num_images: int = setting(1280, "synthetic: images per epoch", low=1)
     train_per_class: Optional[int] = setting(None, "training images to keep of each class; null: all", low=1)
     val_share: Optional[float] = setting(
-        0.2,
-        "share for validation if the set has no such split; null: the images beyond train_per_class",
-        low=0,
-        high=0.9,
+        0.2, "share for validation without such a split; null: the images beyond train_per_class", low=0, high=0.9
     )
     test_share: float = setting(0.2, "share for the test if the set has no such split", low=0, high=0.9)
     split_seed: int = setting(0, "seed of the random split", low=0, high=MAX_SEED)
@@ -93,14 +83,10 @@ class Data:
     min_side: Optional[int] = setting(
         None, "images with a shorter side are invalid; null: they are enlarged to image_size", unit="pixels", low=1
     )
-    max_pixels: int = setting(
-        120_000_000, "images with more pixels are invalid", unit="pixels", low=1, high=178_956_970
-    )
+    max_pixels: int = setting(120_000_000, "images with more are invalid", unit="pixels", low=1, high=178_956_970)
     max_file_mb: int = setting(512, "larger image files are invalid", unit="MiB", low=1)
     pack_format: str = setting(
-        "jpeg",
-        "format of packed images; png is lossless, bmp is not compressed and needs no decoding",
-        choices=("jpeg", "png", "bmp"),
+        "jpeg", "format of packed images; png is lossless, bmp needs no decoding", choices=("jpeg", "png", "bmp")
     )
     pack_quality: int = setting(95, "JPEG quality of packed images", low=1, high=100)
     on_bad: str = setting("error", "invalid images: refuse the set, or skip them", choices=("error", "skip"))
@@ -110,25 +96,17 @@ class Data:
     cache: str = setting("runs/data", "folder for packed sets, shared by runs in any folder: it does not follow runs")
     reader: str = setting("turbojpeg", "what reads and decodes packed images", choices=READERS)
     sampling: str = setting(
-        "uniform",
-        "training images of an epoch: each once, or all classes equally often",
-        choices=("uniform", "balanced"),
+        "uniform", "images of an epoch: each once, or all classes equally often", choices=("uniform", "balanced")
     )
     eval_resize: Optional[int] = setting(
-        None,
-        "shorter side before the centre crop in validation; null: as packed",
-        unit="pixels",
-        low=8,
-        high=MAX_PIXELS,
+        None, "shorter side before validation's centre crop; null: as packed", unit="pixels", low=8, high=MAX_PIXELS
     )
     interpolation: str = setting(
         "bilinear", "interpolation where the input pipeline resizes", choices=("bilinear", "bicubic", "area", "lanczos")
     )
-    mean: List[float] = setting(
-        [123.68, 116.779, 103.939], "mean of the red, green and blue channels on the scale 0-255"
-    )
+    mean: List[float] = setting([123.68, 116.779, 103.939], "mean of red, green and blue, of 0-255", length=3)
     std: List[float] = setting(
-        [58.393, 57.12, 57.375], "standard deviation of the channels on the scale 0-255", above=0
+        [58.393, 57.12, 57.375], "standard deviation of the channels on the scale 0-255", above=0, length=3
     )
     augment: Augment = dataclasses.field(default_factory=Augment)
     shards: Optional[int] = setting(
@@ -180,22 +158,15 @@ class Optimizer:
 
     name: str = setting("nag", "sgd, nag, adam, rmsprop_warmup, or any other optimizer of MXNet")
     lr: float = setting(0.1, "learning rate at schedule.reference_batch", low=0)
-    momentum: Optional[float] = setting(
-        0.9, "momentum; null: not passed to the optimizer (adam has none)", low=0, high=1
-    )
+    momentum: Optional[float] = setting(0.9, "momentum; null: the optimizer has none (adam)", low=0, high=1)
     weight_decay: float = setting(1e-4, "weight decay", low=0)
     decay_norm_bias: bool = setting(False, "apply weight decay to biases and to batch norm's gamma and beta as well")
-    clip_gradient: Optional[float] = setting(
-        None, "largest absolute value of a gradient's element; null: no clipping", low=0
-    )
+    clip_gradient: Optional[float] = setting(None, "largest absolute value in a gradient; null: any", low=0)
     clip_norm: Optional[float] = setting(
         None, "largest norm of all gradients together (arXiv:1211.5063, sec. 3.2); null: no clipping", above=0
     )
     ema_decay: Optional[float] = setting(
-        None,
-        "decay of the weights' exponential moving average, which is then validated and exported; null: no average",
-        above=0,
-        high=0.99999,
+        None, "decay of the weights' moving average, which is validated and exported; null: none", above=0, high=0.99999
     )
     multi_precision: bool = setting(True, "keep float32 master weights of float16 networks")
     params: Dict[str, Any] = setting({}, "further arguments of the optimizer, passed unchanged")
@@ -213,9 +184,7 @@ class Schedule:
     warmup_lr: Optional[float] = setting(
         None, "learning rate at the start of warm-up; null: the unscaled lr, or the effective one if lower", low=0
     )
-    milestones: List[float] = setting(
-        [30.0, 60.0, 80.0], "step: epochs at which the learning rate changes", unit="epochs"
-    )
+    milestones: List[float] = setting([30.0, 60.0, 80.0], "step: when the learning rate changes", unit="epochs")
     factor: float = setting(0.1, "step: factor at each milestone", low=0, high=1)
     factors: Optional[List[float]] = setting(
         None, "step: in place of factor, one factor of lr before, between and after the milestones", low=0

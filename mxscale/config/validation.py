@@ -12,9 +12,8 @@ from mxscale.config import removed
 from mxscale.config.backends import ALIASES
 from mxscale.config.datasets import DATASETS
 from mxscale.config.operation_settings import Launch
-from mxscale.config.optimizers import optimizer_entry
+from mxscale.config.optimizers import SCHEDULES, optimizer_entry
 from mxscale.config.readers import READERS
-from mxscale.config.schedules import SCHEDULES
 from mxscale.config.schema import Config, check_rules, flatten, to_dict
 from mxscale.config.training_settings import Batch, Comm, Data, Optimizer, Schedule
 from mxscale.util import hostfile
@@ -44,17 +43,14 @@ def validate(config: Config) -> Config:
     for key, folder in (("runs", config.runs), ("data.cache", data.cache)):
         _check_folder(key, folder)
     _check_data(data)
-    _check_pixels(data)
-    _check_reader(data)
-    _check_mixing(data, config.batch)
+    _check_input(data, config.batch)
     _check_class_balance(data, config.class_weights)
     _check_schedule(config.schedule, optimizer)
     _check_optimizer(optimizer, config.schedule)
     _check_hosts(config.launch.hosts)
     _check_ranks(config.launch, comm, data.shards)
-    _check_double_buffering(comm, precision)
     _check_servers(comm)
-    _check_compression(comm, precision)
+    _check_precision(comm, precision)
     return config
 
 
@@ -69,8 +65,6 @@ def _check_run(config: Config) -> None:
     rerun, objective = config.rerun, config.sweep.objective
     if rerun.run == "" or (rerun.strict and rerun.run is None):
         raise ConfigError("rerun.run is missing: set rerun=ID to an MLflow run ID or a run directory")
-    if "/" in config.name or config.name in ("", ".", ".."):
-        raise ConfigError(f"name={config.name}: expected a plain file name")
     if not objective or len(set(objective)) < len(objective):
         raise ConfigError(f"sweep.objective={objective}: expected [accuracy], [cost] or [accuracy,cost]")
 
@@ -98,19 +92,11 @@ def _check_data(data: Data) -> None:
         )
 
 
-def _check_pixels(data: Data) -> None:
-    for key in ("mean", "std"):
-        if len(getattr(data, key)) != 3:
-            raise ConfigError(f"data.{key}={getattr(data, key)}: expected three numbers, one per channel")
+def _check_input(data: Data, batch: Batch) -> None:
     for key in ("scale", "ratio"):
-        pair = getattr(data.augment, key)
-        if len(pair) != 2 or pair[0] > pair[1]:
-            raise ConfigError(f"data.augment.{key}={pair}: expected [smallest,largest]")
-    if len(data.augment.hls) != 3:
-        raise ConfigError(f"data.augment.hls={data.augment.hls}: expected [hue,lightness,saturation]")
-
-
-def _check_reader(data: Data) -> None:
+        smallest, largest = getattr(data.augment, key)
+        if smallest > largest:
+            raise ConfigError(f"data.augment.{key}=[{smallest}, {largest}]: expected [smallest,largest]")
     values, defaults = flatten(to_dict(data)), flatten(to_dict(Data()))
     for key, crop in READERS[data.reader].lacks.items():
         if values[key] != defaults[key] and crop in ("any", data.augment.crop):
@@ -119,9 +105,6 @@ def _check_reader(data: Data) -> None:
                 f"data.{key}={values[key]}: data.reader={data.reader} does not have it{where}; "
                 f"use data.reader={Data.reader}"
             )
-
-
-def _check_mixing(data: Data, batch: Batch) -> None:
     for key in ("mixup", "cutmix"):
         if (value := getattr(data.augment, key)) and batch.per_device < 2:
             raise ConfigError(
@@ -218,14 +201,6 @@ def _check_ranks(launch: Launch, comm: Comm, shards: Optional[int]) -> None:
         raise ConfigError(f"data.shards={shards} is less than launch.ranks={ranks}: every rank reads a shard")
 
 
-def _check_double_buffering(comm: Comm, precision: str) -> None:
-    if comm.double_buffering and precision == "amp":
-        raise ConfigError(
-            "comm.double_buffering=true with precision=amp: gradients are applied one step late, when the loss scale "
-            "may have changed; use precision=float16 or float32"
-        )
-
-
 def _check_servers(comm: Comm) -> None:
     if not re.fullmatch(r"[1-9]\d{0,5}x?", str(comm.servers)) or isinstance(comm.servers, float):
         raise ConfigError(
@@ -238,7 +213,12 @@ def _check_servers(comm: Comm) -> None:
         )
 
 
-def _check_compression(comm: Comm, precision: str) -> None:
+def _check_precision(comm: Comm, precision: str) -> None:
+    if comm.double_buffering and precision == "amp":
+        raise ConfigError(
+            "comm.double_buffering=true with precision=amp: gradients are applied one step late, when the loss scale "
+            "may have changed; use precision=float16 or float32"
+        )
     if comm.compression not in comm.entry.compression:
         why = "a checkpoint cannot hold its residuals of a run with parameter servers; use comm=horovod"
         raise ConfigError(f"comm.compression={comm.compression} with comm={comm.backend}: {why}")

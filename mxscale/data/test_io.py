@@ -11,8 +11,7 @@ import numpy as np
 
 from mxscale.config.readers import READERS
 from mxscale.config.schema import Config, Data
-from mxscale.config.verbs.common import MAX_THREADS
-from mxscale.config.verbs.measurements import InputRates
+from mxscale.config.verb_settings import MAX_THREADS, InputRates
 from mxscale.data import manifest
 from mxscale.data.reader.batches import Reading, rates
 from mxscale.data.reader.decoder import decode

@@ -8,7 +8,7 @@ from typing import Dict, List, Optional
 
 from mxscale.config.backends import BACKENDS, DEFAULT, RING
 from mxscale.config.schema import Config
-from mxscale.config.verbs.measurements import AllReduce
+from mxscale.config.verb_settings import AllReduce
 from mxscale.data.test_io import spread
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.record import Measurement, ProbeFailed, Stopped

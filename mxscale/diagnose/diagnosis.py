@@ -9,7 +9,7 @@ from typing import Dict, List, Optional
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
-from mxscale.config.verbs.measurements import Diagnose
+from mxscale.config.verb_settings import Diagnose
 from mxscale.diagnose import advice, breakdown, presentation, probes, timing
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.record import Measurement

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Dict, List, Optional
 
 from mxscale.config.schema import Config
-from mxscale.config.verbs.measurements import FindLr
+from mxscale.config.verb_settings import FindLr
 from mxscale.diagnose import lr_curve, timing
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.lr_curve import Curve

@@ -7,7 +7,7 @@ from typing import Dict, Iterator, List, Optional
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.config.validation import validate
-from mxscale.config.verbs.measurements import InputRates
+from mxscale.config.verb_settings import InputRates
 from mxscale.data import manifest, pack
 from mxscale.data.test_io import DECODER, TRAINING, measure, resolved
 from mxscale.diagnose import record as recording

@@ -1,4 +1,4 @@
-"""Gradients in transit: what is sent of a bucket, one class for each entry of config/compressions.py."""
+"""Gradients in transit: what is sent of a bucket, one class for each entry of config/backends.py."""
 
 import math
 from typing import List

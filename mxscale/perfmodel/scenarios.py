@@ -12,8 +12,7 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from mxscale.config.backends import BACKENDS, DEFAULT, MODELLED, RING, SERVERS
-from mxscale.config.compressions import COMPRESSIONS
+from mxscale.config.backends import BACKENDS, COMPRESSIONS, DEFAULT, MODELLED, RING, SERVERS
 from mxscale.config.price_sources import MINIMUM_S
 from mxscale.cost import prices
 from mxscale.perfmodel import hardware, step_time

@@ -14,7 +14,7 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes
-from mxscale.config.verbs.plan import Plan
+from mxscale.config.verb_settings import Plan
 from mxscale.cost.prices import UnknownSpotPrice
 from mxscale.cost.run_cost import pricing
 from mxscale.data.class_names import class_names

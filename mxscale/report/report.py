@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import List, Optional
 
 from mxscale.config.schema import Config
-from mxscale.config.verbs.records import Report
+from mxscale.config.verb_settings import Report
 from mxscale.launcher.progress import echo
 from mxscale.records import claim_values
 from mxscale.records import claims as published

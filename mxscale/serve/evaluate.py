@@ -9,7 +9,7 @@ import numpy as np
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, Data
-from mxscale.config.verbs.models import Evaluate
+from mxscale.config.verb_settings import Evaluate
 from mxscale.data import manifest as manifests
 from mxscale.data import pack, sources
 from mxscale.data.images import BadImage

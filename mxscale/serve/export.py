@@ -10,7 +10,7 @@ import numpy as np
 
 from mxscale.config.networks import network
 from mxscale.config.schema import Config
-from mxscale.config.verbs.models import Export
+from mxscale.config.verb_settings import Export
 from mxscale.launcher.progress import echo
 from mxscale.models import convert, model_card, weights
 from mxscale.serve import onnx_graph, trained_models

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import List
 
 from mxscale.config.schema import Config
-from mxscale.config.verbs.models import Predict
+from mxscale.config.verb_settings import Predict
 from mxscale.data.images import EXTENSIONS
 from mxscale.data.sources import images_in
 from mxscale.launcher.progress import echo

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mxscale.config.schema import Config
-from mxscale.config.verbs.models import Register
+from mxscale.config.verb_settings import Register
 from mxscale.data.repack import encode
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir

@@ -10,7 +10,7 @@ from repository import ROOT
 
 from mxscale.cli import main
 from mxscale.config.schema import Machine, checked, from_dict
-from mxscale.config.verbs.records import Prices
+from mxscale.config.verb_settings import Prices
 from mxscale.cost import catalogs, price_table, prices
 from mxscale.rundir import directory
 from mxscale.rundir.price import Price

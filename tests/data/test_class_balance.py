@@ -63,8 +63,8 @@ def test_wrong_number_of_weights_is_refused(unprepared, weights):
         ({"class_weights": 2}, "class_weights=2: expected balanced, or one number for each class"),
         ({"class_weights": "equal"}, "class_weights=equal: expected balanced, or one number for each class"),
         ({"class_weights": ["a", 1]}, "class_weights=['a', 1]: expected balanced, or one number for each class"),
-        ({"class_weights": [1, -1]}, "class_weights=[1, -1]: expected each at least 0"),
-        ({"class_weights": [1, float("nan")]}, "class_weights=[1, nan]: expected each at least 0"),
+        ({"class_weights": [1, -1]}, "class_weights=-1: expected at least 0"),
+        ({"class_weights": [1, float("nan")]}, "class_weights=nan: expected at least 0"),
         (
             {"class_weights": "balanced", "data.kind": "synthetic"},
             "class_weights=balanced: the labels of data=synthetic are random; omit class_weights",

@@ -13,7 +13,7 @@ from run_files import recorded_in
 
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
-from mxscale.config.verbs.measurements import AllReduce
+from mxscale.config.verb_settings import AllReduce
 from mxscale.diagnose import all_reduce
 from mxscale.launcher.context import Hook, Signals
 from mxscale.rundir.directory import ALLREDUCE, RunDir

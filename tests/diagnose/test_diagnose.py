@@ -10,7 +10,7 @@ from refusals import error_of
 
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
-from mxscale.config.verbs.measurements import Diagnose
+from mxscale.config.verb_settings import Diagnose
 from mxscale.diagnose import diagnosis, presentation, timing
 from mxscale.diagnose.advice import advise
 from mxscale.diagnose.breakdown import diagnose

@@ -10,7 +10,7 @@ from refusals import command_error
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
-from mxscale.config.verbs.measurements import FindLr
+from mxscale.config.verb_settings import FindLr
 from mxscale.diagnose import find_lr, lr_curve
 from mxscale.train.optim.schedule import learning_rate
 

@@ -11,7 +11,7 @@ from run_files import recorded_in
 
 from mxscale.cli import main
 from mxscale.config.readers import READERS
-from mxscale.config.verbs.measurements import InputRates
+from mxscale.config.verb_settings import InputRates
 from mxscale.data import test_io
 from mxscale.data.reader import batches
 from mxscale.diagnose import input_rates
@@ -140,11 +140,11 @@ def test_the_rate_is_images_per_second(monkeypatch):
         (["data=synthetic"], "data=synthetic: its images are generated"),
         (["io.seconds=0"], "io.seconds=0.0: expected above 0"),
         (["io.threads=2"], "io.threads=2: expected a list such as [1,2]"),
-        (["io.threads=[0,1]"], "io.threads=[0, 1]: expected each from 1 to 256"),
+        (["io.threads=[0,1]"], "io.threads=0: expected from 1 to 256"),
         (["io.threads=[auto,1]"], "io.threads=auto: expected a whole number"),
         (["io.readers=null"], "io.readers is missing: io.readers=[turbojpeg,record_iter]"),
         (["io.second=5"], "io.second"),
-        (["io.threads=[257]"], "io.threads=[257]: expected each from 1 to 256"),
+        (["io.threads=[257]"], "io.threads=257: expected from 1 to 256"),
         (["io.readers=[disk]"], "io.readers=disk: expected one of record_iter, turbojpeg"),
         (["data.augment.erase=0.1"], "data.augment.erase=0.1: data.reader=record_iter does not have it"),
         (["claims=[test]"], "claims: no published figure is called test: did you mean test-io?"),

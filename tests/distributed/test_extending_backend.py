@@ -25,7 +25,7 @@ class Gather(Horovod):
 
 @pytest.mark.slow
 def test_a_toy_back_end_takes_two_files_and_trains(tmp_path, data_cache, shared_cli):
-    registry = "config/backends.py"
+    registry = "config/backends.py:BACKENDS"
     checkout = ToyCheckout(tmp_path / "checkout", registry, ENTRY, "distributed/gather.py", IMPLEMENTATION)
     case = [*SMALL, "launch.ranks=2", "max_steps=3"]
     run = checkout.train(f"runs={tmp_path}/runs", f"data.cache={data_cache}", *case, "comm.backend=gather")

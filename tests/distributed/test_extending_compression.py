@@ -10,8 +10,8 @@ from refusals import contains, error_of
 from toy_checkout import ToyCheckout
 from verbs import SMALL
 
-from mxscale.config import compressions
-from mxscale.config.compressions import Compression
+from mxscale.config import backends
+from mxscale.config.backends import Compression
 from mxscale.config.schema import Comm, from_dict
 from mxscale.config.validation import validate
 from mxscale.distributed.communicators import Local
@@ -39,7 +39,7 @@ class Sign(Float16):
 
 @pytest.mark.slow
 def test_a_toy_compression_takes_two_places_trains_and_resumes(tmp_path, data_cache):
-    registry = "config/compressions.py"
+    registry = "config/backends.py:COMPRESSIONS"
     checkout = ToyCheckout(tmp_path / "checkout", registry, ENTRY, "distributed/sign.py", IMPLEMENTATION)
 
     def train(*overrides):
@@ -79,7 +79,7 @@ def exchange(monkeypatch):
 
     def made(wire, like, **options):
         entry = Compression("test", "for a test", "unused:unused", bytes_each=1, error_feedback=True)
-        monkeypatch.setitem(compressions.COMPRESSIONS, "test", entry)
+        monkeypatch.setitem(backends.COMPRESSIONS, "test", entry)
         monkeypatch.setattr("mxscale.distributed.exchange.resolve_name", lambda name: wire)
         return make_exchange(TwoEqualRanks(), [like], Comm(compression="test", **options), Share(8))
 
@@ -128,8 +128,8 @@ def test_residuals_resume_in_other_buckets(exchange, wire, double_buffering):
     ],
 )
 def test_error_feedback_is_refused_where_it_cannot_work(monkeypatch, values, words):
-    entry = replace(compressions.COMPRESSIONS["fp16"], error_feedback=True)
-    monkeypatch.setitem(compressions.COMPRESSIONS, "fp16", entry)
+    entry = replace(backends.COMPRESSIONS["fp16"], error_feedback=True)
+    monkeypatch.setitem(backends.COMPRESSIONS, "fp16", entry)
     values = {**values, "comm": {**values.get("comm", {}), "compression": "fp16"}}
     contains(error_of(lambda: validate(from_dict(values))), *words)
 

@@ -119,7 +119,9 @@ def test_stopped_container_leaves_a_resumable_checkpoint(project, trained):
 
 
 def test_registered_champion_is_served(project, flowers):
-    project.run("train", "tracking.register=digits", *QUICK)
+    project.run("train", *QUICK)
+    verb = ("--entrypoint", "/mxscale/docker/entrypoint mxscale", "train", "register", "latest", "digits")
+    project.compose("run", "--rm", "-T", *verb)
     project.env["MODEL"] = "digits"
     project.compose("--profile", "serve", "up", "-d", "--wait", "--wait-timeout", "240")
     image = base64.b64encode((flowers / "flowers" / "rose" / "0.jpg").read_bytes()).decode()

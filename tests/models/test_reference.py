@@ -121,7 +121,7 @@ def test_state_without_pytorch_matches_its_network(layers):
 def test_pytorch_reads_what_is_exported(layers, tmp_path):
     from safetensors.torch import load_file
 
-    from mxscale.config.verbs.models import Export
+    from mxscale.config.verb_settings import Export
     from mxscale.serve import export
 
     given = images(2, 64)

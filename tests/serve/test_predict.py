@@ -14,7 +14,7 @@ from refusals import command_error
 
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
-from mxscale.config.verbs.models import Predict
+from mxscale.config.verb_settings import Predict
 from mxscale.data.central_crop import CentralCrop
 from mxscale.serve import predict, trained_models
 from mxscale.serve.prediction_files import most_likely
@@ -200,8 +200,8 @@ def changed(network, **metadata):
         ("image_size", "64", "the network has images tensor(uint8)[32, 32, 3]"),
         ("image_size", "true", "image_size=True: expected a whole number"),
         ("interpolation", '"nearest"', "interpolation=nearest"),
-        ("mean", "[1, 2]", "mean=[1, 2]: expected three numbers"),
-        ("std", "[1, 0, 2]", "std=[1, 0, 2]: expected each above 0"),
+        ("mean", "[1, 2]", "mean=[1, 2]: expected 3 numbers"),
+        ("std", "[1, 0, 2]", "std=0: expected above 0"),
         ("mean", "[NaN, 1, 2]", "mean="),
         ("mean", "[1" + "0" * 5000 + "]", "its metadata is damaged"),
     ],

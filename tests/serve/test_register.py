@@ -3,9 +3,7 @@
 import ast
 import base64
 import csv
-import os
 import re
-import shlex
 import sys
 from pathlib import Path
 
@@ -17,11 +15,9 @@ from PIL import Image
 from refusals import command_error
 from tracked_runs import Server
 
-from mxscale.cli import after_run, main
-from mxscale.config.schema import from_dict
+from mxscale.cli import main
 from mxscale.data import images
 from mxscale.data.central_crop import CentralCrop
-from mxscale.rundir import directory
 from mxscale.serve import register
 from mxscale.tracking import models
 
@@ -192,61 +188,15 @@ def test_what_cannot_be_registered_is_one_line(finished, tmp_path, capsys):
         (tmp_path / "tracking.json").rename(run.path / "tracking.json")
 
 
-@pytest.mark.slow
-def test_a_run_registers_itself(shared_cli):
-    from mlflow.tracking import MlflowClient
-
-    done = shared_cli("train", "tracking=mlflow", "launch.ranks=1", "tracking.register=own")
-    uri, run_id = (done.run.read("tracking.json")[key] for key in ("uri", "run_id"))
-    client = MlflowClient(uri, uri)
-    assert client.get_model_version_by_alias("own", "champion").run_id == run_id
-    assert "own version 1: " in done.out and client.get_run(run_id).info.status == "FINISHED"
-
-
-@pytest.mark.slow
-def test_a_failed_step_after_a_run_is_printed_with_its_command(tmp_path, capfd):
-    config = from_dict({"runs": f"{tmp_path}/lr=0.1, 'new' (ä)", "tracking": {"register": "flowers"}})
-    run = directory.create(config)
-    after_run.register(run, config.runs, config.tracking)
-    out, error = capfd.readouterr()
-    assert "has no best checkpoint" in error and error.count("\n") == 1
-    command = shlex.join(["mxscale", "register", str(run), "flowers"])
-    assert f"register ended with status 2; repeat it with: {command}" in out
-
-
-def test_an_interrupted_step_after_a_run_is_printed_with_its_command(tmp_path, capfd, monkeypatch):
-    def interrupted(argv, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(after_run.subprocess, "run", interrupted)
-    config = from_dict({"runs": str(tmp_path), "tracking": {"register": "flowers"}})
-    after_run.register(directory.create(config), config.runs, config.tracking)
-    assert "register ended with status 75; repeat it with: mxscale register" in capfd.readouterr().out
-
-
-@pytest.mark.parametrize("tracking", [{}, {"register": "flowers", "enabled": False}])
-def test_a_run_without_a_name_or_a_store_registers_nothing(tracking, monkeypatch):
-    monkeypatch.setattr(after_run.subprocess, "run", None)
-    config = from_dict({"tracking": tracking})
-    after_run.register(None, config.runs, config.tracking)
-
-
-def test_what_needs_an_exporter_is_refused_before_the_run_where_mxnet_has_none(capsys, monkeypatch):
-    real = os.path.isdir
-    monkeypatch.setattr(os.path, "isdir", lambda path: real(path) and not str(path).endswith("mxnet/onnx"))
-    error = command_error(capsys, "train", "tracking.register=flowers")
-    assert "tracking.register=flowers" in error and "this MXNet cannot export to ONNX" in error
-
-
 @pytest.mark.parametrize(
     "setting, expected",
     [
-        ("tracking.register=a/b", "expected a name"),
+        ("tracking.register=a", "tracking.register was removed: run mxscale register RUN_DIR NAME"),
         ("tracking.log_model=best", "tracking.log_model was removed: run mxscale register RUN_DIR"),
         ("evaluation=full", "evaluation was removed: run mxscale evaluate RUN_DIR"),
     ],
 )
-def test_invalid_tracking_is_refused_before_the_run(capsys, setting, expected):
+def test_a_removed_setting_names_the_verb(capsys, setting, expected):
     assert expected in command_error(capsys, "train", setting)
 
 

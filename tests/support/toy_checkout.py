@@ -15,7 +15,7 @@ class ToyCheckout:
     """A copy of this checkout's product in `folder`.
 
     Args:
-        registry: The registry's file, below mxscale/, which gets `entry` as its last one.
+        registry: FILE:NAME of a registry below mxscale/, which gets `entry` as its last one.
         module: The file of the implementation, below mxscale/.
     """
 
@@ -24,9 +24,11 @@ class ToyCheckout:
         for name in ("mxscale", "conf"):
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "train.py", folder)
-        file = folder / "mxscale" / registry
-        head, end, tail = file.read_text().rpartition("    )\n}\n")
-        file.write_text(head + entry + end + tail)
+        path, _, name = registry.partition(":")
+        file = folder / "mxscale" / path
+        before, begin, text = file.read_text().partition(f"\n{name}: ")
+        head, end, tail = text.partition("    )\n}\n")
+        file.write_text(before + begin + head + entry + end + tail)
         (folder / "mxscale" / module).write_text(implementation)
 
     def train(self, *overrides) -> RunDir:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import mxscale
-from mxscale.config.operation_settings import REGISTERED
+from mxscale.config.verb_settings import REGISTERED
 from mxscale.data.public import fetch
 from mxscale.doctor.checks import IMPORT_FIXES
 from mxscale.perfmodel.published.rows import DETAILS

@@ -4,7 +4,7 @@ import math
 from pkgutil import resolve_name
 from typing import Callable, NamedTuple
 
-from mxscale.config.schedules import SCHEDULES
+from mxscale.config.optimizers import SCHEDULES
 from mxscale.config.schema import Config, Schedule
 from mxscale.config.sizes import Sizes
 

@@ -1,1 +1,0 @@
-"""The settings that a verb of `mxscale` has besides those of a run."""
