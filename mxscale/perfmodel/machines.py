@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Callable, Mapping, Optional, Tuple
 
 from mxscale.config import schema
-from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.cost import prices
 from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.step_time import FREE, Link
 from mxscale.rundir.price import Price
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.errors import ConfigError
 
 GBIT = 1e9 / 8  # bytes/s
 
@@ -47,13 +46,10 @@ def node(
         links: Measured ones, inside a node (`intra`) and between nodes (`nic`).
 
     Raises:
-        ConfigError: The instance, its devices or its price is unknown.
+        ConfigError: The instance, the number of its devices or its price is unknown.
     """
+    price = price_of(replace(settings, nodes=1))
     row = hardware.instances().get(settings.instance or "", {})
-    priced = gpus and settings.instance and price_of(replace(settings, nodes=1)).known  # from a user's table
-    if not row and PRICE_SOURCES[settings.provider].listed and not priced:
-        where = f"machine.instance={settings.instance}" if settings.instance else "machine.instance is missing"
-        raise ConfigError(f"{where}{nearest(settings.instance or '', hardware.instances())}")
     devices = gpus or int(row.get("gpus") or 0)
     if not devices:
         what = settings.instance or f"machine={settings.provider}"
@@ -66,7 +62,6 @@ def node(
     nic, servers, between = between_nodes(nic_gbps or float(row.get("nic_gbps") or 0), rdma)
     if measured := links.get("nic"):
         nic, servers, between = measured, measured, "measured between nodes"
-    price = price_of(replace(settings, nodes=1))
     name = settings.instance or settings.provider
     money = [math.nan if value is None else value for value in map(price.per_hour, ("usd", "eur"))]
     of_devices = f"{devices} x {gpu or 'device'}, {inside}, " if gpu or devices > 1 else ""

@@ -5,7 +5,7 @@ import json
 import os
 import textwrap
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -15,15 +15,13 @@ from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes
 from mxscale.config.verbs.plan import Plan
-from mxscale.cost.prices import UnknownSpotPrice
 from mxscale.cost.run_cost import pricing
 from mxscale.data.class_names import class_names
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
 from mxscale.perfmodel.step_time import Link
 from mxscale.planner import choice, table
-from mxscale.rundir.price import Price
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.errors import ConfigError
 
 
 def main(config: Config, settings: Plan, as_json: bool) -> None:
@@ -69,12 +67,11 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
     network = layers.network(config.model.name, config.data.image_size, classes)
     measured = calibration.read(settings.calibrate, config)
     served = SERVERS in map(MODELLED.get, swept["comm"]) and swept["servers"] != ["0"]
-    price_of = _known_or_not(pricing(config))
-    nodes = _nodes(config, settings, measured.links, price_of)
+    nodes = _nodes(config, settings, measured.links)
     for node in nodes:
         if node.nic is None and (served or max(swept["nodes"]) > 1):
             raise ConfigError(f"plan.nic_gbps is missing: the link between nodes of {node.name} is unknown")
-    server = _server(config, settings, measured.links, price_of) if served else None
+    server = _server(config, settings, measured.links) if served else None
     device_rates, rate_sources, error = _rates(network, nodes, swept, settings.images_per_s, measured.runs)
     epochs, fed = settings.epochs or config.epochs, settings.input_images_per_s
     known = {"images": images, "epochs": epochs, "rates": device_rates, "server": server, "input_images_per_s": fed}
@@ -147,19 +144,7 @@ def epoch_of(config: Config, settings: Plan) -> Tuple[int, Optional[int], str]:
     return round(published.train_images * (1 - validation_share)), classes, data.kind
 
 
-def _known_or_not(price_of: Callable) -> Callable:
-    """Return `price_of` with an unknown price in place of a refusal if no spot price is known."""
-
-    def price(machine) -> Price:
-        try:
-            return price_of(machine)
-        except UnknownSpotPrice as error:
-            return Price(known=False, why=str(error))
-
-    return price
-
-
-def _nodes(config: Config, settings: Plan, links: Dict[str, Link], price_of: Callable) -> List[machines.Machine]:
+def _nodes(config: Config, settings: Plan, links: Dict[str, Link]) -> List[machines.Machine]:
     """Return the requested machines; links: measured ones. Raises ConfigError."""
     machine = config.machine
     names = settings.listed("instance", None) if settings.instance else [machine.instance]
@@ -169,25 +154,20 @@ def _nodes(config: Config, settings: Plan, links: Dict[str, Link], price_of: Cal
     for name in names:
         instance, _, market = (name or "").partition(":")  # INSTANCE or INSTANCE:MARKET
         named = replace(machine, instance=instance or None, market=market or machine.market)
-        node = machines.node(named, price_of, links, settings.gpus, settings.nic_gbps, settings.rdma)
+        node = machines.node(named, pricing(config), links, settings.gpus, settings.nic_gbps, settings.rdma)
         nodes.append(replace(node, name=name) if market else node)
     return nodes
 
 
-def _server(config: Config, settings: Plan, links: Dict[str, Link], price_of: Callable) -> machines.Machine:
+def _server(config: Config, settings: Plan, links: Dict[str, Link]) -> machines.Machine:
     """Return the machine of a dedicated parameter server; links: measured ones. Raises ConfigError."""
     name, price = settings.server_instance, settings.server_usd_per_hour
-    if name is None:
-        raise ConfigError("plan.server_instance is missing; set plan.servers=0 for servers on the workers' nodes")
-    known = name in hardware.instances()
-    if not known and price is None:
-        near = nearest(name, hardware.instances())
-        raise ConfigError(f"plan.server_instance={name}{near}; for another one give plan.server_usd_per_hour")
-    provider = "aws" if known and price is None else "custom"
+    provider = "aws" if price is None else "custom"
     machine = replace(config.machine, provider=provider, instance=name, usd_per_hour=price, eur_per_hour=None)
     between = {key: link for key, link in links.items() if key == "nic"}
+    nic_gbps = None if name in hardware.instances() else settings.nic_gbps
     try:
-        node = machines.node(machine, price_of, between, 1, None if known else settings.nic_gbps)
+        node = machines.node(machine, pricing(config), between, 1, nic_gbps)
     except ConfigError as error:
         why = str(error).partition(" (or give")[0]  # the price of the workers does not help
         raise ConfigError(f"plan.server_instance={name}: {why}; or give plan.server_usd_per_hour") from None
