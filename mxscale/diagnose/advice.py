@@ -6,7 +6,7 @@ from typing import Iterator, List, NamedTuple, Optional
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
-from mxscale.config.schema import Config, Data
+from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes, server_count
 from mxscale.diagnose.breakdown import Diagnosis
 from mxscale.perfmodel.step_time import BACKWARD
@@ -67,10 +67,6 @@ class Step:
 
 def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     data, gain = config.data, step.without(step.input)
-    if data.reader != Data.reader:
-        yield Advice(f"data.reader={Data.reader}", gain, "a faster decoder, in all threads; other crops and flips")
-    elif data.threads != "auto" and data.threads < facts.threads:
-        yield Advice("data.threads=auto", gain, "more threads decode")
     jitter = [name for name in ("brightness", "contrast", "saturation", "hue") if getattr(data.augment, name)]
     if jitter:
         plain = " ".join(f"data.augment.{name}=0" for name in jitter)
@@ -88,9 +84,6 @@ def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
         beyond = max(0.0, step.exchange_alone - (step.compute + step.cores))
         why = "exchanged during compute of the next step, applied one step late"
         yield Advice("comm.double_buffering=true", step.without(max(0.0, seen - beyond)), why)
-    if not comm.overlap and not comm.double_buffering:
-        hidden = min(seen, backward)
-        yield Advice("comm.overlap=true", step.without(hidden), "exchanged during backward")
     if comm.compression == "none":
         saved = min(seen, step.exchange_alone / 2)
         yield Advice("comm.compression=fp16", step.without(saved), "half the bytes")

@@ -10,7 +10,7 @@ from mxscale.config.schema import Config
 from mxscale.config.verbs.measurements import AllReduce
 from mxscale.data.test_io import spread
 from mxscale.diagnose import record as recording
-from mxscale.diagnose.record import Measurement, ProbeFailed, Stopped
+from mxscale.diagnose.record import Measurement, ProbeFailed, Result, Stopped
 from mxscale.distributed.allreduce_probe import NAME
 from mxscale.distributed.backend_checks import check_backend
 from mxscale.distributed.communicators import horovod_build
@@ -103,20 +103,14 @@ class Times(Measurement):
         echo(f"run       {self.record}\nranks     {self.ranks}{where}, {plan.device}, all-reduce over {over}")
         return placed
 
-    def result(self) -> Optional[dict]:
+    def result(self) -> Optional[Result]:
         measured = self.record.read(f"probe/{NAME}.json")
-        rows = [{**row, "seconds": spread(row["seconds"])} for row in measured["sizes"]] if measured else []
-        return {**self.facts, **result(self.config, self.settings, rows, self.ranks)} if rows else None
-
-    def save(self, content: dict) -> None:
-        lines = [(row["bytes"], row["time_ms"], metrics("", row)) for row in content["sizes"]]
-        recording.write_lines(self.record, lines)
-
-    def metrics(self, content: dict) -> Dict[str, float]:
-        return headline(content)
-
-    def text(self, content: dict) -> str:
-        return table(content)
+        if not measured:
+            return None
+        rows = [{**row, "seconds": spread(row["seconds"])} for row in measured["sizes"]]
+        content = {**self.facts, **result(self.config, self.settings, rows, self.ranks)}
+        lines = [recording.line(row["bytes"], row["time_ms"], metrics("", row)) for row in rows]
+        return Result(content, headline(content), lines, table(content))
 
 
 def result(config: Config, request: AllReduce, rows: List[Dict], ranks: int) -> Dict:

@@ -15,6 +15,8 @@ from typing import Dict, List, NamedTuple
 
 import numpy as np
 
+from mxscale.util import text_table
+
 # probe -> part that it adds to a step
 LEVELS = {"compute": "compute", "side_by_side": "cores", "exchange": "exchange", "all": "input"}
 TITLES = {
@@ -130,3 +132,32 @@ def percent(share: float) -> str:
 
 def bounds(share: Estimate) -> str:
     return f"({round(100 * share.low)} to {round(100 * share.high)})"
+
+
+# ---------------------------------------------------------------- diagnosis.json as text
+
+
+def text(result: dict) -> str:
+    """Return the rates of the probes and the parts of a step with their 95 % intervals, the verdict, the advice."""
+    ranks, rates = result["facts"]["ranks"], [["", "images/s", "", "ms per step"]]
+    for name, step in result["steps_s"].items():
+        title = f"compute alone, 1 rank x {ranks}" if name == "compute" and ranks > 1 else TITLES[name]
+        rate = result["images_per_s"][name]
+        interval = f"({rate['low']:,.1f} to {rate['high']:,.1f})"
+        rates.append([title, f"{rate['value']:,.1f}", interval, f"{1000 * step['value']:.2f}"])
+    parts = [["part of a step", "share", "", "ms"]]
+    for part, share in result["shares"].items():
+        interval = f"({100 * share['low']:.1f} to {100 * share['high']:.1f})"
+        ms = 1000 * share["value"] * step["value"]  # of the last probe, the run itself
+        parts.append([PART_TITLES[part], f"{100 * share['value']:.1f} %", interval, f"{ms:.2f}"])
+    if result["data_wait"] is not None:
+        parts.append(["data wait", f"{100 * result['data_wait']:.1f} %", "(devices idle)", ""])
+    tables = ["", *text_table.columns(rates, (1, 3), "  "), "", *text_table.columns(parts, (1, 3), "  ")]
+    return "\n".join([*tables, "", result["verdict"], "", *_advice(result["advice"])])
+
+
+def _advice(suggestions: List[dict]) -> List[str]:
+    if not suggestions:
+        return ["  no setting is predicted to gain 1 % or more"]
+    rows = [[one["setting"], f"{100 * one['gain']:+.0f} % images/s at most", one["why"]] for one in suggestions]
+    return ["  settings with the largest predicted gain:", *text_table.columns(rows, indent="  ")]

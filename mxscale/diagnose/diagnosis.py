@@ -10,9 +10,9 @@ from typing import Dict, List, Optional
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.config.verbs.measurements import Diagnose
-from mxscale.diagnose import advice, breakdown, presentation, probes, timing
+from mxscale.diagnose import advice, breakdown, probes, timing
 from mxscale.diagnose import record as recording
-from mxscale.diagnose.record import Measurement
+from mxscale.diagnose.record import Measurement, Result
 from mxscale.diagnose.timing import Refused
 from mxscale.environment import hosts
 from mxscale.environment.placement import Placement
@@ -26,14 +26,9 @@ LOOK_STEPS = 5  # of the first run, which finds the number of ranks and the time
 INTERVALS = 8  # per probe
 
 
-def check(config: Config) -> None:
-    """Raise ConfigError for settings that can't be diagnosed."""
-    recording.check(config, "a diagnosis", "diagnose.seconds and diagnose.repeats")
-
-
 def main(config: Config, settings: Diagnose) -> int:
     """Run a diagnosis and return the exit status. Raises ConfigError before the first step."""
-    check(config)
+    recording.check(config, "a diagnosis", "diagnose.seconds and diagnose.repeats")
     price = setup.price_of(config, hosts.find(config))
     return recording.execute(Diagnostics, config, price, settings)
 
@@ -47,7 +42,7 @@ class Diagnostics(Measurement):
         super().__init__(record, signals, config, settings)
         self.run: Optional[probes.Run] = None
         self.times: Dict[str, List[List[float]]] = {}  # of complete repetitions
-        self.waited, self.exchange, self.others, self.parameters_mb = [], [], [], None
+        self.waited, self.exchange, self.parameters_mb = [], [], None
 
     # ------------------------------------------------------------ preparation
 
@@ -96,7 +91,6 @@ class Diagnostics(Measurement):
         """Run a probe and return the seconds of a step by interval."""
         limits = self.settings.seconds, self.settings.warmup_steps
         readings = timing.together(self.configs[name], self._folder(folder), *limits, self.signals)
-        self.others.append(readings[0].others)
         if name == "all":
             self.waited += readings[0].waited
         if name == "exchange":
@@ -114,13 +108,12 @@ class Diagnostics(Measurement):
 
     # ------------------------------------------------------------ result
 
-    def result(self) -> Optional[dict]:
-        """Return the content of diagnosis.json; None if nothing was measured."""
+    def result(self) -> Optional[Result]:
         if not self.times:
             return None
         parts = breakdown.diagnose(self.times)
         facts = self._facts()
-        return {
+        content = {
             "kind": parts.kind,
             "verdict": parts.verdict,
             "steps_s": {name: step._asdict() for name, step in parts.steps.items()},
@@ -128,7 +121,6 @@ class Diagnostics(Measurement):
             "shares": {part: share._asdict() for part, share in parts.shares.items()},
             "advice": [suggestion._asdict() for suggestion in advice.advise(parts, facts, self.run.config)],
             "data_wait": statistics.median(self.waited) if self.waited else None,
-            "others_cores": statistics.median(self.others),
             "facts": asdict(facts),
             "left_out": left_out(self.run),
             "images_per_step": self._images,
@@ -138,21 +130,7 @@ class Diagnostics(Measurement):
             "data": self.run.config.data.kind,
             "times_s": self.times,
         }
-
-    def metrics(self, content: dict) -> Dict[str, float]:
-        """Return shares and rates with their bounds, and 1 - real/synthetic."""
-        metrics = {}
-        for group, values in (("share", content["shares"]), ("images_per_s", content["images_per_s"])):
-            for name, estimate in values.items():
-                metrics[f"diagnose/{group}/{name}"] = estimate["value"]
-                metrics[f"diagnose/{group}/{name}_low"] = estimate["low"]
-                metrics[f"diagnose/{group}/{name}_high"] = estimate["high"]
-        if "input" in content["shares"]:
-            metrics["diagnose/gap"] = content["shares"]["input"]["value"]
-        return metrics
-
-    def text(self, content: dict) -> str:
-        return f"{presentation.table(content)}\n\n{content['verdict']}\n\n{presentation.advice(content)}"
+        return Result(content, metrics(content), text=breakdown.text(content))
 
     def _facts(self) -> advice.Facts:
         plan = self.run.plan
@@ -168,6 +146,19 @@ class Diagnostics(Measurement):
             larger_fits=2 * plan.sizes.global_batch <= plan.sizes.train_images,
             exchange_s=statistics.median(self.exchange) if self.exchange else None,
         )
+
+
+def metrics(content: dict) -> Dict[str, float]:
+    """Return shares and rates with their bounds, and 1 - real/synthetic."""
+    values = {}
+    for group, estimates in (("share", content["shares"]), ("images_per_s", content["images_per_s"])):
+        for name, estimate in estimates.items():
+            values[f"diagnose/{group}/{name}"] = estimate["value"]
+            values[f"diagnose/{group}/{name}_low"] = estimate["low"]
+            values[f"diagnose/{group}/{name}_high"] = estimate["high"]
+    if "input" in content["shares"]:
+        values["diagnose/gap"] = content["shares"]["input"]["value"]
+    return values
 
 
 def rate(step: breakdown.Estimate, images: int) -> breakdown.Estimate:

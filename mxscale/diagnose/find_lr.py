@@ -8,7 +8,7 @@ import math
 import time
 from dataclasses import asdict, replace
 from importlib.util import find_spec
-from typing import Dict, List, Optional
+from typing import List, Optional
 
 from mxscale.config.schema import Config
 from mxscale.config.verbs.measurements import FindLr
@@ -16,7 +16,7 @@ from mxscale.diagnose import lr_curve, timing
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.lr_curve import Curve
 from mxscale.diagnose.probes import endless
-from mxscale.diagnose.record import Measurement, Stopped
+from mxscale.diagnose.record import Measurement, Result, Stopped
 from mxscale.diagnose.timing import Refused
 from mxscale.environment import hosts
 from mxscale.launcher import setup
@@ -29,14 +29,9 @@ from mxscale.util.errors import ConfigError
 LINES = 10  # of progress
 
 
-def check(config: Config) -> None:
-    """Raise ConfigError for settings that can't be tested."""
-    recording.check(config, "a range test", "find_lr.steps")
-
-
 def main(config: Config, settings: FindLr) -> int:
     """Run a range test, print and record its result, and return the exit status. Raises ConfigError."""
-    check(config)
+    recording.check(config, "a range test", "find_lr.steps")
     price = setup.price_of(config, hosts.find(config))
     return recording.execute(RangeTest, config, price, settings)
 
@@ -108,13 +103,13 @@ class RangeTest(Measurement):
         scaling = self.seen.plan().sizes.effective_lr / self.settings.lr_min
         return [line["metrics"]["lr"] / scaling for line in self.history]
 
-    def result(self) -> Optional[dict]:
-        """Return the content of find-lr.json; None if no step was taken."""
+    def result(self) -> Optional[Result]:
         if not self.history:
             return None
+        self.describe_trial(self.seen)
         curve = lr_curve.curve(self._rates(), self.losses, self.half)
         sizes = self.seen.plan().sizes
-        return {
+        content = {
             "settings": asdict(self.settings),
             "global_batch": sizes.global_batch,
             "scaling": sizes.effective_lr / self.settings.lr_min,  # effective rate / optimizer.lr
@@ -123,22 +118,13 @@ class RangeTest(Measurement):
             "tenth_lr": curve.tenth_lr,
             **curve._asdict(),
         }
-
-    def save(self, content: dict) -> None:
-        self.describe_trial(self.seen)
+        text = report(content)
         if find_spec("matplotlib"):  # not in the images of ranks
             lr_curve.draw(content, str(self.figure))
-        steps = self.history[: len(content["losses"])]
-        rates = [{key: line["metrics"][key] for key in ("train/loss", "lr")} for line in steps]
-        lines = [(line["step"], line["time_ms"], metrics) for line, metrics in zip(steps, rates)]
-        recording.write_lines(self.record, lines)
-
-    def metrics(self, content: dict) -> Dict[str, float]:
-        rates = {name: content[f"{name}_lr"] for name in ("steepest", "tenth")}
-        return {f"find_lr/{name}": rate for name, rate in rates.items() if rate is not None}
-
-    def text(self, content: dict) -> str:
-        return report(content) + (f"\n\n  figure  {self.figure}" if self.figure.exists() else "")
+            text += f"\n\n  figure  {self.figure}"
+        steps = self.history[: len(curve.losses)]
+        suggested = {"find_lr/steepest": curve.steepest_lr, "find_lr/tenth": curve.tenth_lr}
+        return Result(content, {name: rate for name, rate in suggested.items() if rate is not None}, steps, text)
 
 
 def why_ended(losses: List[float], curve: Curve, settings: FindLr) -> str:

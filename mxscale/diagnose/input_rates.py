@@ -11,7 +11,7 @@ from mxscale.config.verbs.measurements import InputRates
 from mxscale.data import manifest, pack
 from mxscale.data.test_io import DECODER, TRAINING, measure, resolved
 from mxscale.diagnose import record as recording
-from mxscale.diagnose.record import Measurement, ProbeFailed, Stopped
+from mxscale.diagnose.record import Measurement, ProbeFailed, Result, Stopped
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher import setup
 from mxscale.launcher.context import NO_HOOK, Hook, Signals
@@ -86,22 +86,16 @@ class Rates(Measurement):
         plan = Plan(splits=splits, classes=classes, data_digest=packed["digest"], data_dir=packed["dir"], device="cpu")
         self.describe(plan, {})
 
-    def result(self) -> Optional[dict]:
+    def result(self) -> Optional[Result]:
+        """Return the rates; the step of a line of metrics is the number of threads."""
         if not self.rows:
             return None
         data = self.config.data
-        facts = {"data": data.kind, "digest": self.packed["digest"], "image_size": data.image_size}
-        return {
-            **facts, "batch": self.config.batch.per_device, "settings": asdict(self.settings), "rates": self.rows
-        }  # fmt: skip
-
-    def save(self, content: dict) -> None:
-        """Write a line of metrics for each rate: its step is the number of threads."""
-        lines = [(row["threads"], row["time_ms"], metrics(name_of(row), row)) for row in self.rows]
-        recording.write_lines(self.record, lines)
-
-    def metrics(self, content: dict) -> Dict[str, float]:
-        return headline(self.rows, self.config.data.reader)
+        content = {"data": data.kind, "digest": self.packed["digest"], "image_size": data.image_size,
+                   "batch": self.config.batch.per_device, "settings": asdict(self.settings),
+                   "rates": self.rows}  # fmt: skip
+        lines = [recording.line(row["threads"], row["time_ms"], metrics(name_of(row), row)) for row in self.rows]
+        return Result(content, headline(self.rows, data.reader), lines)
 
 
 def name_of(row: Dict) -> str:

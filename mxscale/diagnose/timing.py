@@ -1,28 +1,35 @@
-"""Timed short runs: child processes, stopped after the measurement; their rates are read from metrics.jsonl."""
+"""Timed short runs: child processes, stopped after the measurement; their rates are read from metrics.jsonl.
 
-import contextlib
+`python -m mxscale.diagnose.timing CONFIG.yaml` is such a child. SIGTERM stops it at a step, and so does the end of the
+process that started it.
+"""
+
+import ctypes
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Callable, List, NamedTuple, Optional
 
-import psutil
 import yaml
 
-from mxscale.config.schema import Config, to_dict
+from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.diagnose.record import ProbeFailed, Stopped
+from mxscale.launcher import run as launcher
 from mxscale.launcher.commands import ROOT
 from mxscale.launcher.context import Signals
 from mxscale.rundir import directory
-from mxscale.rundir.directory import INTERRUPTED, RunDir
+from mxscale.rundir.directory import FAILURE, INTERRUPTED, REFUSED, RunDir
+from mxscale.util.errors import ConfigError, RunFailed
 
 RATE = "throughput/images_per_s"
 LEAST = 3  # intervals of a probe, at least
 POLL_S = 0.1
+PR_SET_PDEATHSIG = 1  # sys/prctl.h
 PATIENCE_S = 60.0  # beyond launch.stop_grace_s, for a run to stop
 
 
@@ -37,7 +44,6 @@ class Reading(NamedTuple):
     waited: List[float]  # data wait by interval, as a share
     exchange: List[float]  # seconds of sampled exchanges; empty in a short run
     run: RunDir
-    others: float = 0.0  # cores of this machine that other processes used
     parameters_mb: Optional[float] = None  # in units of 2^20 bytes; None without a checkpoint
 
 
@@ -54,7 +60,7 @@ class ShortRun:
         with open(self.log, "wb") as log:
             # in its own session, so that Ctrl-C reaches only the diagnosis
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "mxscale.diagnose.short_run", str(request)],
+                [sys.executable, "-m", "mxscale.diagnose.timing", str(request)],
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
@@ -69,17 +75,13 @@ class ShortRun:
         run = self.run()
         return [line for line in run.history() if RATE in line["metrics"]] if run else []
 
-    def check(self) -> None:
-        """Raise ProbeFailed or Refused if the run has ended by itself."""
+    def check(self, expected: tuple = (None,)) -> None:
+        """Raise ProbeFailed or Refused if the run has ended with another status; None: it has not ended."""
         status = self.process.poll()
-        if status is not None:
-            kind = Refused if status == directory.REFUSED else ProbeFailed
-            raise kind(self.last_error() or f"exit status {status}; see {self.log}")
-
-    def last_error(self) -> Optional[str]:
-        """Return the last error line of the run's output."""
-        lines = re.findall(r"^error: (.*)$", self.log.read_text(errors="replace"), re.MULTILINE)
-        return lines[-1] if lines else None
+        if status not in expected:
+            errors = re.findall(r"^error: (.*)$", self.log.read_text(errors="replace"), re.MULTILINE)
+            kind = Refused if status == REFUSED else ProbeFailed
+            raise kind(errors[-1] if errors else f"exit status {status}; see {self.log}")
 
     def stop(self) -> None:
         """Send SIGTERM; a second one stops at once."""
@@ -119,18 +121,16 @@ def together(configs: List[Config], folder: Path, seconds: float, warmup: int, s
         for number, config in enumerate(configs):
             runs.append(ShortRun(config, folder / str(number)))
         first = [count + 1 for count in _wait(runs, signals, warm)]  # the first complete line after the warm-up
-        before, deadline = load(runs), time.monotonic() + seconds
-        last, after = _wait(runs, signals, measured), load(runs)
+        deadline = time.monotonic() + seconds
+        last = _wait(runs, signals, measured)
     finally:
         for run in runs:  # before waiting for any
             run.stop()
         for run in runs:
             run.wait(signals)
     for run in runs:
-        if run.process.returncode != INTERRUPTED:
-            raise ProbeFailed(run.last_error() or f"exit status {run.process.returncode}; see {run.log}")
-    others = max(0.0, (after[1] - before[1]) / (after[0] - before[0]))
-    return [_reading(run, begin, end, others) for run, begin, end in zip(runs, first, last)]
+        run.check(expected=(INTERRUPTED,))
+    return [_reading(run, begin, end) for run, begin, end in zip(runs, first, last)]
 
 
 def _wait(runs: List[ShortRun], signals: Signals, enough: Callable[[List[List[dict]]], bool]) -> List[int]:
@@ -149,21 +149,25 @@ def _wait(runs: List[ShortRun], signals: Signals, enough: Callable[[List[List[di
             return [len(lines) for lines in written]
 
 
-def load(runs: List[ShortRun]) -> tuple:
-    """Return the time, and the seconds that cores were busy with other processes or withheld by the host."""
-    times, measured_s = psutil.cpu_times(), 0.0
-    for run in runs:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            parent = psutil.Process(run.process.pid)
-            for process in [parent, *parent.children(recursive=True)]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    measured_s += sum(process.cpu_times()[:2])
-    return time.monotonic(), sum(times[:8]) - times.idle - times.iowait - measured_s
-
-
-def _reading(run: ShortRun, first: int, last: int, others: float) -> Reading:
+def _reading(run: ShortRun, first: int, last: int) -> Reading:
     metrics = [line["metrics"] for line in run.lines()[first:last]]
     values = {
         name: [line[name] for line in metrics if name in line] for name in (RATE, "time/data_wait", "time/exchange")
     }
-    return Reading(*values.values(), run.run(), others, run.parameters_mb)
+    return Reading(*values.values(), run.run(), run.parameters_mb)
+
+
+def main(path: str) -> int:
+    """Run the config in a file until SIGTERM, which the kernel sends when the parent ends; return the exit status."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    with open(path) as file:
+        config = from_dict(yaml.safe_load(file))
+    try:
+        return launcher.execute(config).exit
+    except (ConfigError, RunFailed) as error:
+        print(f"error: {error}", flush=True)
+        return REFUSED if isinstance(error, ConfigError) else FAILURE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -121,7 +121,8 @@ UNDATED = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1", 
         ),
         (
             {**P4DE, "as_of": "2024-04-29"},
-            f"no price of p4de.24xlarge us-east-1 on_demand on 2024-04-29 is known, only of 2024-04, undated snapshot{IMPORT}",
+            "no price of p4de.24xlarge us-east-1 on_demand on 2024-04-29 is known, only of 2024-04, undated snapshot"
+            f"{IMPORT}",
         ),
         (
             UNDATED,
