@@ -50,20 +50,17 @@ def of_network(runs: List[Measured], config: Config) -> List[Measured]:
 
 def of_run(path: str) -> Measured:
     """Return the measured rate of a finished run. Raises ConfigError."""
-    run = RunDir(path)
+    run, where = RunDir(path), f"plan.calibrate={path}"
     plan, rate = run.plan(), run.figures.get("throughput/median")
     if plan.sizes is None:
-        raise ConfigError(f"plan.calibrate={path}: neither the directory of a run nor of mxscale test-allreduce")
-    if run.state != FINISHED:
-        raise ConfigError(f"plan.calibrate={path}: the run is {run.state or 'unfinished'}; name a finished one")
-    if not rate:
-        raise ConfigError(f"plan.calibrate={path}: the run was too short: no throughput in summary.json")
+        raise ConfigError(f"{where}: neither the directory of a run nor of mxscale test-allreduce")
+    if run.state != FINISHED or not rate:
+        why = "was too short for a throughput" if run.state == FINISHED else f"is {run.state or 'unfinished'}"
+        raise ConfigError(f"{where}: the run {why}; name another one")
     config, sizes = run.config(), plan.sizes
-    if sizes.shards != sizes.ranks:
-        why = "each rank accumulated the batches of several data shards, which plans do not model"
-        raise ConfigError(f"plan.calibrate={path}: {why}; name a run without data.shards")
-    if Placement.of(plan).unequal:
-        raise ConfigError(f"plan.calibrate={path}: its machines had unequal numbers of ranks, which plans do not model")
+    if sizes.shards != sizes.ranks or Placement.of(plan).unequal:
+        unmodelled = "ranks with several data shards, nor machines with unequal numbers of ranks"
+        raise ConfigError(f"{where}: plans do not model {unmodelled}; name another run")
     return Measured(
         network=config.model.name,
         batch=sizes.per_device_batch,

@@ -74,7 +74,24 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
     server = _server(config, settings, measured.links) if served else None
     device_rates, rate_sources, error = _rates(network, nodes, swept, settings.images_per_s, measured.runs)
     epochs, fed = settings.epochs or config.epochs, settings.input_images_per_s
-    known = {"images": images, "epochs": epochs, "rates": device_rates, "server": server, "input_images_per_s": fed}
+    buckets = {
+        delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
+        for delayed in (False, True)
+    }
+    task = scenarios.Task(
+        network=network,
+        images=images,
+        epochs=epochs,
+        rates=device_rates,
+        server=server,
+        accumulation=config.batch.accumulation,
+        bucket_bytes=buckets,
+        overlap=config.comm.overlap,
+        input_images_per_s=fed,
+        setup_s=60 * config.launch.setup_minutes,
+        billing=config.machine.billing,
+        minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,
+    )
     inputs = {
         "network": f"{network.name}: {network.gradients / 1e6:.1f} million gradients, "
         f"{network.flops / 1e9:.2f} GFLOPs per forward pass",
@@ -86,25 +103,7 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
         "price": "; ".join(dict.fromkeys(node.price for node in nodes)),
         "servers": f"{server.links}; {server.price}" if server else None,
     }
-    inputs = {name: text for name, text in inputs.items() if text}
-    return scenarios.Grid(nodes, **swept), _task(config, network, **known), inputs
-
-
-def _task(config: Config, network: layers.Network, **known) -> scenarios.Task:
-    """Return the settings of all plans; known: those that the configuration does not fix."""
-    return scenarios.Task(
-        network=network,
-        accumulation=config.batch.accumulation,
-        bucket_bytes={
-            delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
-            for delayed in (False, True)
-        },
-        overlap=config.comm.overlap,
-        setup_s=60 * config.launch.setup_minutes,
-        billing=config.machine.billing,
-        minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,
-        **known,
-    )
+    return scenarios.Grid(nodes, **swept), task, {name: text for name, text in inputs.items() if text}
 
 
 def _swept(config: Config, settings: Plan) -> Dict[str, list]:
@@ -246,7 +245,7 @@ def as_text(result: Result, path: str) -> str:
     """Return the output for a terminal: inputs, table, recommendation; path: of plan.csv."""
     places = shown(result)
     rows = scenarios.rows(result.plans, places)
-    common = ", ".join(_described(name, value) for name, value in table.common(rows).items())
+    common = ", ".join(f"{table.COLUMNS[name][0]} {table.cell(name, rows[0])}" for name in table.common(rows))
     lines = [*map(_wrapped, [*result.inputs.items(), ("all", common)])]
     lines += ["", table.table(rows, [places.index(place) for place in result.answer.values()]), ""]
     count = len(result.plans["hours"])
@@ -263,12 +262,6 @@ def _wrapped(line: Tuple[str, str]) -> str:
     indent = {"initial_indent": " " * 10, "subsequent_indent": " " * 12, "break_on_hyphens": False}
     parts = [textwrap.fill(part, COLUMNS, **indent) for part in text.split("; ")]
     return f"{name:<10}" + "\n".join(parts)[10:]
-
-
-def _described(name: str, value) -> str:
-    if name == "servers":
-        return f"{value} dedicated server machines" if value else "no dedicated server machines"
-    return f"{name} {value}".replace("_", " ").replace("True", "yes").replace("False", "no")
 
 
 def _answer(result: Result) -> Dict[str, dict]:

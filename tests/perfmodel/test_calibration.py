@@ -55,7 +55,7 @@ def test_run_on_unequal_machines_is_refused(tmp_path):
 
 def test_run_with_several_shards_per_rank_is_refused(tmp_path):
     run = finished(tmp_path, 2, 60.0, shards=4)
-    with pytest.raises(ConfigError, match="several data shards, which plans do not model"):
+    with pytest.raises(ConfigError, match="do not model ranks with several data shards"):
         calibration.read(str(run.path), run.config())
 
 
@@ -86,7 +86,7 @@ def test_allreduce_without_a_link_is_refused(tmp_path, fit, message):
 def test_unfinished_run_is_refused(tmp_path, state):
     run = finished(tmp_path, 1, 40.0)
     run.write("status.json", {"state": state})
-    with pytest.raises(ConfigError, match=f"is {state}; name a finished one"):
+    with pytest.raises(ConfigError, match=f"is {state}; name another one"):
         calibration.read(str(run.path), run.config())
 
 

@@ -119,8 +119,8 @@ def test_details_replace_the_defaults(points):
     words = "servers=4 push=device link=nvlink1 rdma=yes bytes=2 overlap=none unsplit layerwise host processors"
     found = Jobs.of(published.read(points({"gpus": 8, "details": f"{words} double_buffering"}))[0])
     assert (found.servers, found.pushes, found.nvlink, found.rdma, found.bytes_each) == (4, 8, 80e9, True, 2)
-    assert found.largest > 0 and found.overlap == "none"
-    assert all((found.layerwise, found.host, found.processors, found.double))
+    assert found.largest > 0 and found.hidden == "none"
+    assert all((found.layerwise, found.host, found.processors, found.double_buffering))
 
 
 def test_fast_network_is_bound_by_adapters_and_sockets():

@@ -45,7 +45,8 @@ def predict(pairs: Pairs, constants: Optional[Constants] = None) -> List[Dict]:
     """Return each row predicted from its base, with errors in percent; constants: None for those of hardware.csv."""
     bases, targets = map(Jobs.of, zip(*pairs, strict=True))
     predicted = jobs.predict(bases, targets, constants or hardware.constants())
-    both = zip(pairs, predicted.tolist(), jobs.linear(bases, targets).tolist(), strict=True)
+    linear = bases.rate / bases.devices * targets.devices  # each device as fast as in the base, for any batch
+    both = zip(pairs, predicted.tolist(), linear.tolist(), strict=True)
     return [_row(base, point, rate, as_linear) for (base, point), rate, as_linear in both]
 
 
