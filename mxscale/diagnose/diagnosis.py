@@ -42,7 +42,7 @@ class Diagnostics(Measurement):
         super().__init__(record, signals, config, settings)
         self.run: Optional[probes.Run] = None
         self.times: Dict[str, List[List[float]]] = {}  # of complete repetitions
-        self.waited, self.exchange, self.parameters_mb = [], [], None
+        self.waited, self.exchange = [], []
 
     # ------------------------------------------------------------ preparation
 
@@ -54,7 +54,6 @@ class Diagnostics(Measurement):
         except Refused as refused:
             raise ConfigError(str(refused)) from None
         self.run = probes.Run(seen.run.config(), seen.run.plan())
-        self.parameters_mb = seen.parameters_mb
         step_s = self.run.sizes.global_batch / statistics.median(seen.rates)
         self.configs = probes.configs(self.run, interval=max(1, round(self.settings.seconds / INTERVALS / step_s)))
         self.describe_trial(seen.run)
@@ -141,8 +140,6 @@ class Diagnostics(Measurement):
             device=plan.device,
             cores=placed.cores,
             ranks_here=placed.per_host,
-            micro_batches=self.run.micro_batches,
-            parameters_mb=self.parameters_mb,
             larger_fits=2 * plan.sizes.global_batch <= plan.sizes.train_images,
             exchange_s=statistics.median(self.exchange) if self.exchange else None,
         )

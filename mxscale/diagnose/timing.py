@@ -44,7 +44,6 @@ class Reading(NamedTuple):
     waited: List[float]  # data wait by interval, as a share
     exchange: List[float]  # seconds of sampled exchanges; empty in a short run
     run: RunDir
-    parameters_mb: Optional[float] = None  # in units of 2^20 bytes; None without a checkpoint
 
 
 class ShortRun:
@@ -52,7 +51,6 @@ class ShortRun:
 
     def __init__(self, config: Config, folder: Path):
         self.folder, self.entry, self.patience = folder, config.entry, config.launch.stop_grace_s + PATIENCE_S
-        self.parameters_mb: Optional[float] = None  # of its final checkpoint, once it has ended
         folder.mkdir(parents=True)
         request = folder / "asked.yaml"
         request.write_text(yaml.safe_dump({**to_dict(config), "runs": str(folder)}, sort_keys=False))
@@ -96,8 +94,6 @@ class ShortRun:
         self.stop()
         self.process.wait()
         if run := self.run():
-            for path in run.checkpoints.glob("[0-9]*/params"):
-                self.parameters_mb = path.stat().st_size / 2**20
             shutil.rmtree(run.checkpoints, ignore_errors=True)
 
 
@@ -154,7 +150,7 @@ def _reading(run: ShortRun, first: int, last: int) -> Reading:
     values = {
         name: [line[name] for line in metrics if name in line] for name in (RATE, "time/data_wait", "time/exchange")
     }
-    return Reading(*values.values(), run.run(), run.parameters_mb)
+    return Reading(*values.values(), run.run())
 
 
 def main(path: str) -> int:

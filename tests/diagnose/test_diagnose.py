@@ -153,7 +153,7 @@ def given(tmp_path, monkeypatch):
             run.write_plan(replace(prepared().plan, data_digest="d"))
             run.write("environment.json", ENVIRONMENT)
             rate = dict(look=80, compute=50, side_by_side=45, exchange=80, all=40)[probe]
-            return [timing.Reading([rate] * 4, [0.1] * 4, [], run, 1.0) for _ in configs]
+            return [timing.Reading([rate] * 4, [0.1] * 4, [], run) for _ in configs]
 
         monkeypatch.setattr(timing, "together", together)
         config, own = composed(
