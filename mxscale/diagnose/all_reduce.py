@@ -28,7 +28,7 @@ from mxscale.train.prepare import choose_device, choose_ranks
 from mxscale.util.errors import ConfigError
 
 MODULE = "mxscale.distributed.allreduce_probe"
-HEAD = f"{'bytes':>12}  {'ms (smallest to largest)':34} {'Gbit/s':>8} {'fit, ms':>9}"
+HEAD = f"{'bytes':>12}  {'ms (smallest to largest)':34} {'Gbit/s':>8}"
 
 
 def main(config: Config, request: AllReduce, hook: Hook = NO_HOOK) -> int:
@@ -114,7 +114,7 @@ class Times(Measurement):
 
 
 def result(config: Config, request: AllReduce, rows: List[Dict], ranks: int) -> Dict:
-    """Return the sizes and, for a ring, the link fitted to them: alpha_s, bytes_per_s, residual and its seconds."""
+    """Return the sizes and, for a ring, the link fitted to them: alpha_s, bytes_per_s, residual."""
     points = [(row["bytes"], row["seconds"]["median"]) for row in rows]
     content = {"ranks": ranks, "settings": asdict(request), "sizes": rows, "fit": None}
     try:
@@ -123,10 +123,8 @@ def result(config: Config, request: AllReduce, rows: List[Dict], ranks: int) -> 
         link = step_time.calibrate(points, ranks)
     except ValueError:  # one size, or times that do not grow with the size
         return content
-    seconds = [2 * (ranks - 1) * (link.alpha_s + size / ranks / link.bytes_per_s) for size, _ in points]
-    errors = [(fitted / measured - 1) ** 2 for fitted, (_, measured) in zip(seconds, points)]
-    fit = {**link._asdict(), "residual": math.sqrt(statistics.mean(errors)), "seconds": seconds}
-    return {**content, "fit": fit}
+    errors = [(float(step_time.ring(ranks, size, link)) / seconds - 1) ** 2 for size, seconds in points]
+    return {**content, "fit": {**link._asdict(), "residual": math.sqrt(statistics.mean(errors))}}
 
 
 def metrics(suffix: str, row: Dict) -> Dict[str, float]:
@@ -150,15 +148,12 @@ def headline(content: Dict) -> Dict[str, float]:
 
 def table(content: Dict) -> str:
     """Return a line for each size, and one for the fitted link."""
-    lines, fit = [HEAD], content["fit"]
-    for number, row in enumerate(content["sizes"]):
+    lines = ["", HEAD]
+    for row in content["sizes"]:
         values = metrics("", row)
         ms = "{:.3f} ({:.3f} to {:.3f})".format(*(values[f"allreduce/{name}"] for name in ("ms", "ms_low", "ms_high")))
-        fitted = f"{1e3 * fit['seconds'][number]:9.3f}" if fit else ""
-        lines.append(f"{row['bytes']:12,}  {ms:34} {values['allreduce/gbit_per_s']:8.3f} {fitted}".rstrip())
-    if fit:
-        rate = 8 * fit["bytes_per_s"] / 1e9
-        lines.append(
-            f"fit: {1e6 * fit['alpha_s']:.0f} us per message, {rate:.3g} Gbit/s, residual {fit['residual']:.0%}"
-        )
-    return "\n".join(["", *lines])
+        lines.append(f"{row['bytes']:12,}  {ms:34} {values['allreduce/gbit_per_s']:8.3f}")
+    if fit := content["fit"]:
+        link = f"{1e6 * fit['alpha_s']:.0f} us per message, {8 * fit['bytes_per_s'] / 1e9:.3g} Gbit/s"
+        lines.append(f"fit: {link}, residual {fit['residual']:.0%}")
+    return "\n".join(lines)

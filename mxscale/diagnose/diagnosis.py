@@ -7,7 +7,6 @@ import statistics
 from dataclasses import asdict
 from typing import Dict, List, Optional
 
-from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.config.verbs.measurements import Diagnose
 from mxscale.diagnose import advice, breakdown, probes, timing
@@ -50,7 +49,7 @@ class Diagnostics(Measurement):
         """Prepare the run and take its first steps, to find errors, the number of ranks and the time of a step."""
         echo(f"run       {self.record}")
         try:
-            (seen,) = timing.together([probes.untimed(self.config)], self._folder("look"), 0, LOOK_STEPS, self.signals)
+            (seen,) = self._together([probes.untimed(self.config)], "look", 0, LOOK_STEPS)
         except Refused as refused:
             raise ConfigError(str(refused)) from None
         self.run = probes.Run(seen.run.config(), seen.run.plan())
@@ -70,7 +69,7 @@ class Diagnostics(Measurement):
             f"probes    {', '.join(names)}",
             f"each      {settings.seconds:g} s after its start, {settings.repeats} times, in turn",
         ]
-        return "\n".join([*lines, *(f"left out  {why}" for why in left_out(self.run))])
+        return "\n".join([*lines, *(f"left out  {why}" for why in probes.left_out(self.configs))])
 
     # ------------------------------------------------------------ measuring
 
@@ -88,8 +87,7 @@ class Diagnostics(Measurement):
 
     def _once(self, name: str, folder: str) -> List[float]:
         """Run a probe and return the seconds of a step by interval."""
-        limits = self.settings.seconds, self.settings.warmup_steps
-        readings = timing.together(self.configs[name], self._folder(folder), *limits, self.signals)
+        readings = self._together(self.configs[name], folder, self.settings.seconds, self.settings.warmup_steps)
         if name == "all":
             self.waited += readings[0].waited
         if name == "exchange":
@@ -102,8 +100,8 @@ class Diagnostics(Measurement):
     def _images(self) -> int:
         return self.run.sizes.global_batch
 
-    def _folder(self, name: str):
-        return self.record.path / "probes" / name
+    def _together(self, configs: List[Config], name: str, seconds: float, warmup: int) -> List[timing.Reading]:
+        return timing.together(configs, self.record.path / "probes" / name, seconds, warmup, self.signals)
 
     # ------------------------------------------------------------ result
 
@@ -121,7 +119,7 @@ class Diagnostics(Measurement):
             "advice": [suggestion._asdict() for suggestion in advice.advise(parts, facts, self.run.config)],
             "data_wait": statistics.median(self.waited) if self.waited else None,
             "facts": asdict(facts),
-            "left_out": left_out(self.run),
+            "left_out": probes.left_out(self.configs),
             "images_per_step": self._images,
             "repeats": len(self.times["compute"]),
             "settings": asdict(self.settings),
@@ -160,15 +158,3 @@ def metrics(content: dict) -> Dict[str, float]:
 
 def rate(step: breakdown.Estimate, images: int) -> breakdown.Estimate:
     return breakdown.Estimate(images / step.value, images / step.high, images / step.low)
-
-
-def left_out(run: probes.Run) -> List[str]:
-    """Return the probes that do not apply, with the reason."""
-    reasons = []
-    if run.sizes.ranks == 1:
-        reasons.append("exchange: one rank exchanges nothing")
-    elif run.plan.device != "cpu":
-        reasons.append("ranks side by side: on GPUs they share no cores")
-    if DATASETS[run.config.data.kind].generated:
-        reasons.append(f"input: data={run.config.data.kind} has none")
-    return reasons

@@ -146,11 +146,9 @@ def _wait(runs: List[ShortRun], signals: Signals, enough: Callable[[List[List[di
 
 
 def _reading(run: ShortRun, first: int, last: int) -> Reading:
-    metrics = [line["metrics"] for line in run.lines()[first:last]]
-    values = {
-        name: [line[name] for line in metrics if name in line] for name in (RATE, "time/data_wait", "time/exchange")
-    }
-    return Reading(*values.values(), run.run())
+    lines = [line["metrics"] for line in run.lines()[first:last]]
+    names = (RATE, "time/data_wait", "time/exchange")
+    return Reading(*([line[name] for line in lines if name in line] for name in names), run.run())
 
 
 def main(path: str) -> int:

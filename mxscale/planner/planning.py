@@ -182,15 +182,13 @@ def _rates(
 
     Raises ConfigError if a rate is unknown.
     """
-    of_device, sources, errors = {}, {}, {}
+    of_device, sources = {}, {}
     for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
         rate = rates.of_device(network, node.gpu, batch, precision, given, runs)
         of_device[node.name, batch, precision] = rate.images_per_s
-        errors[rate.kind] = rate.error
-        sources.setdefault(f"{rate.images_per_s:,.1f} images/s, {rate.source}", f"batch {batch} {precision}")
-    lines = list(sources) if len(sources) == 1 else [f"{first}: {source}" for source, first in sources.items()]
-    more = f"; and {len(lines) - MOST_RATES} more" if len(lines) > MOST_RATES else ""
-    return of_device, "; ".join(lines[:MOST_RATES]) + more, "; ".join(filter(None, errors.values()))
+        sources[f"{rate.images_per_s:,.1f} images/s, {rate.source}"] = rate.error
+    lines = list(sources)[:MOST_RATES] + [f"and {len(sources) - MOST_RATES} more"] * (len(sources) > MOST_RATES)
+    return of_device, "; ".join(lines), "; ".join(filter(None, dict.fromkeys(sources.values())))
 
 
 MOST_RATES = 4  # sources in the output

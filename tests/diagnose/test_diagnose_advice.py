@@ -6,7 +6,7 @@ import pytest
 from diagnosed import ALL, BASE, TWO, prepared, times
 
 from mxscale.config.validation import validate
-from mxscale.diagnose import diagnosis, probes
+from mxscale.diagnose import probes
 from mxscale.diagnose.advice import Facts, advise
 from mxscale.diagnose.breakdown import Estimate, diagnose, judge
 from mxscale.rundir.plan import Host
@@ -178,7 +178,7 @@ def test_inapplicable_probes_are_left_out():
     assert set(probes.configs(prepared(ranks=1), 1)) == {"compute", "all"}
     assert set(probes.configs(prepared(device="gpu"), 1)) == {"compute", "exchange", "all"}
     assert set(probes.configs(prepared(data={"kind": "synthetic"}), 1)) == {"compute", "side_by_side", "exchange"}
-    assert diagnosis.left_out(prepared(ranks=1))[0].startswith("exchange: one rank")
+    assert probes.left_out(probes.configs(prepared(ranks=1), 1))[1] == "exchange: one rank exchanges nothing"
 
 
 def test_one_rank_has_the_batches_of_the_run():
