@@ -12,11 +12,7 @@ from mxscale.util.text_table import columns
 
 
 def update(config: Config, path: str, as_of: Optional[str], source: Optional[str], today: datetime.date) -> str:
-    """Add the prices of a catalog to the user's, and return a line that reports it.
-
-    Raises:
-        ConfigError: The file or a setting is invalid.
-    """
+    """Add the prices of a catalog to the user's, and return a line that reports it. Raises ConfigError."""
     date = price_table.past_date("as_of", as_of, today)
     rows = price_table.select(price_table.read_catalog(path, date.isoformat(), source), config.machine)
     own = price_table.path_of(config, exists=False)
@@ -50,13 +46,9 @@ def _overview(rows: List[Row]) -> List[str]:
 
 
 def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
-    """Return the bill for set-up and run in every region with a price, per second and per hour.
+    """Return the bill in every region with a price, per second and per hour; minutes: of set-up and of the run.
 
-    Args:
-        minutes: [set-up, run].
-
-    Raises:
-        ConfigError: The instance is missing or has no price in machine.market.
+    Raises ConfigError if the instance is missing or has no price in machine.market.
     """
     machine, own = config.machine, price_table.path_of(config)
     if machine.instance is None:

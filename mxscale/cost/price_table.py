@@ -12,7 +12,7 @@ import os
 import re
 from operator import itemgetter
 from pathlib import Path
-from typing import Container, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from mxscale.config.schema import Config, Machine
 from mxscale.util import csv_tables
@@ -41,8 +41,7 @@ Row = Dict[str, str]
 def path_of(config: Config, exists: bool = True) -> Path:
     """Return the path of the user's table: machine.prices, or RUNS/prices.csv, which may be missing.
 
-    Raises:
-        ConfigError: `exists` is true and machine.prices names a missing file.
+    Raises ConfigError if `exists` is true and machine.prices names a missing file.
     """
     given = config.machine.prices
     if exists and given is not None and not os.path.isfile(given):
@@ -61,7 +60,8 @@ def read(path: Path) -> List[Row]:
         return []
     rows = []
     for line, row in csv_tables.of_user(path, str(path), COLUMNS):
-        check_filled(row, REQUIRED, f"{path}, line {line}")
+        if empty := [name for name in REQUIRED if not row[name]]:
+            raise ConfigError(f"{path}, line {line}: {empty[0]} is empty")
         if row["as_of"][0].isdigit() and parse_date(row["as_of"]) is None:
             raise ConfigError(f"{path}, line {line}: as_of {row['as_of']!r} is no date: write YYYY-MM-DD")
         parse_price(row["usd_per_hour"], f"{path}, line {line}: usd_per_hour")
@@ -122,11 +122,7 @@ def select(rows: List[Row], machine: Machine) -> List[Row]:
 def matching(rows: List[Row], key: str, value: Optional[str], hint: str = "") -> List[Row]:
     """Return the rows whose column `key` has the value of machine.KEY.
 
-    Args:
-        hint: Ends the error message.
-
-    Raises:
-        ConfigError: No row has it; the message names those that exist.
+    Raises ConfigError if no row has it. The message names the values that exist, and ends with the hint.
     """
     selected = [row for row in rows if row[key] == value]
     if selected:
@@ -138,22 +134,17 @@ def matching(rows: List[Row], key: str, value: Optional[str], hint: str = "") ->
 
 
 def read_catalog(path: str, as_of: str, name: Optional[str] = None) -> List[Row]:
-    """Return the prices of a catalog as rows of a price table; their source is NAME@DIGEST.
+    """Return the prices of a catalog as rows of a price table; their source is NAME@DIGEST, by default FILE@DIGEST.
 
-    Args:
-        name: Name of the source; the file's name by default.
-
-    Raises:
-        ConfigError: The file is not readable, invalid, or has no price.
+    Raises ConfigError if the file is not readable, invalid, or has no price.
     """
     where = f"update={path}"
     lowest: Dict[Tuple[str, str, str], Row] = {}  # by instance, region and market
     for line, row in csv_tables.of_user(path, where, OF_CATALOG, KIND):
         at = f"{where}, line {line}"
-        check_filled(row, ("InstanceType", "Region"), at)
         instance, region = row["InstanceType"], row["Region"]
-        if not REGION.fullmatch(region):
-            raise ConfigError(f"{at}: {region} is not an AWS region; only AWS catalogs are supported")
+        if not (instance and REGION.fullmatch(region)):
+            raise ConfigError(f"{at}: {instance} {region}: expected an instance in an AWS region")
         count = row.get("AcceleratorCount", "0").removesuffix(".0") or "0"
         common = {"provider": "aws", "instance": instance, "region": region, "gpus": count,
                   "gpu": row.get("AcceleratorName", ""), "as_of": as_of}  # fmt: skip
@@ -168,13 +159,6 @@ def read_catalog(path: str, as_of: str, name: Optional[str] = None) -> List[Row]
     with open_regular(path) as file:
         source = f"{name or Path(path).name}@{hashlib.sha256(file.read()).hexdigest()[:8]}"
     return [{**row, "source": source} for row in lowest.values()]
-
-
-def check_filled(row: Row, columns: Container[str], where: str) -> None:
-    """Raise ConfigError if one of the columns is empty."""
-    for name in columns:
-        if not row[name]:
-            raise ConfigError(f"{where}: {name} is empty")
 
 
 def parse_price(cell, where: str) -> float:

@@ -26,13 +26,13 @@ BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"
 
 
 def exchange_rate(date: datetime.date) -> Dict:
-    """Return the last rate on or before `date` in USD per EUR with its date and source; None each if none exists.
+    """Return the last rate on or before `date` in USD per EUR with its date and source; {} if none exists.
 
     The table has the last rate of each month, and those of the days of the published bills.
     """
     past = [row for row in csv_tables.read("fx") if parse_date(row["date"]) <= date]
     if not past:
-        return {"usd_per_eur": None, "fx_date": None, "fx_source": None}
+        return {}
     last = max(past, key=lambda row: parse_date(row["date"]))
     return {"usd_per_eur": float(last["usd_per_eur"]), "fx_date": last["date"], "fx_source": last["source"]}
 
@@ -62,22 +62,20 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
         why = f"machine={source.name} has no price: use machine=aws, machine=owned, {BY_HAND}"
         return Price(known=False, why=why)
     rate = exchange_rate(date)
-    usd = eur = quote["per_hour"]
+    usd = eur = quote.pop("per_hour")
     if quote["currency"] == "usd":
-        eur = usd / rate["usd_per_eur"] if rate["usd_per_eur"] else None
+        eur = usd / rate["usd_per_eur"] if rate else None
     else:
-        usd = eur * rate["usd_per_eur"] if rate["usd_per_eur"] else None
+        usd = eur * rate["usd_per_eur"] if rate else None
     return Price(
         known=True,
         usd_per_hour=usd,
         eur_per_hour=eur,
-        currency=quote["currency"],
+        **quote,
         provider=machine.provider,
         instance=machine.instance,
         region=machine.region,
         market=source.market or machine.market,
-        as_of=quote["as_of"],
-        source=quote["source"],
         date=date.isoformat(),
         **rate,
         nodes=machine.nodes,

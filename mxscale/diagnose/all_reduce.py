@@ -32,33 +32,22 @@ HEAD = f"{'bytes':>12}  {'ms (smallest to largest)':34} {'Gbit/s':>8}"
 
 
 def main(config: Config, request: AllReduce, hook: Hook = NO_HOOK) -> int:
-    """Measure, print and record the times, and return the exit status.
-
-    Raises ConfigError before the first measurement.
-
-    Args:
-        hook: As for recording.execute.
-    """
-    check(config)
-    resources = setup.check(config, None, [hook])
-    nodes, device = resources.nodes, choose_device(config)
-    ranks = choose_ranks(config, nodes)
-    if ranks == 1:
-        raise ConfigError("launch.ranks=1: one rank exchanges nothing; use launch.ranks=2 or more")
-    check_backend(config.comm, config.optimizer.name, device, ranks, nodes)
-    plan = Plan(hosts=tuple(nodes), device=device)
-    return recording.execute(Times, config, resources.price, request, plan, ranks, hook=hook)
-
-
-def check(config: Config) -> None:
-    """Raise ConfigError for settings that cannot be measured."""
-    recording.check(config, "a measurement of all-reduces", "allreduce.seconds")
+    """Measure, print and record the times, and return the exit status. Raises ConfigError before the first one."""
     comm = config.comm
+    recording.check(config, "a measurement of all-reduces", "allreduce.seconds")
     if comm.entry.single_rank:
         able = [name for name, entry in BACKENDS.items() if entry.exchange]
         raise ConfigError(f"comm={comm.backend}: has no all-reduce of its own; use one of {', '.join(able)}")
     if comm.compression != "none":
         raise ConfigError(f"comm.compression={comm.compression}: the arrays are float32; leave it out")
+    resources = setup.check(config, None, [hook])
+    nodes, device = resources.nodes, choose_device(config)
+    ranks = choose_ranks(config, nodes)
+    if ranks == 1:
+        raise ConfigError("launch.ranks=1: one rank exchanges nothing; use launch.ranks=2 or more")
+    check_backend(comm, config.optimizer.name, device, ranks, nodes)
+    plan = Plan(hosts=tuple(nodes), device=device)
+    return recording.execute(Times, config, resources.price, request, plan, ranks, hook=hook)
 
 
 def carrier(config: Config, device: str) -> str:

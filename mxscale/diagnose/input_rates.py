@@ -25,12 +25,9 @@ HEAD = f"{'what':13} {'reader':11} {'threads':>7}  {'images/s (smallest to large
 
 
 def main(config: Config, settings: InputRates, hook: Hook = NO_HOOK) -> int:
-    """Measure, print and record the rates, and return the exit status.
+    """Measure, print and record the rates, and return the exit status. Raises ConfigError before the first one.
 
-    The data set is packed first if necessary. Raises ConfigError before the first measurement.
-
-    Args:
-        hook: As for recording.execute.
+    The data set is packed first if necessary.
     """
     request = resolved(settings, available_cores())
     check(config, request)

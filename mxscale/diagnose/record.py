@@ -99,8 +99,7 @@ def execute(kind: Type[Measurement], config: Config, price: Price, *arguments: A
         arguments: Of the measurement: the verb's own settings, and what else it takes.
         hook: Has the time from which the run is billed; its `on_created` receives the run directory.
 
-    Raises:
-        ConfigError: Nothing can be measured; the run directory is removed.
+    Raises ConfigError if nothing can be measured; the run directory is removed.
     """
     record = directory.create(replace(config, entry=kind.name))
     with Signals() as signals:
@@ -137,12 +136,7 @@ def execute(kind: Type[Measurement], config: Config, price: Price, *arguments: A
 
 
 def check(config: Config, what: str, limits: str) -> None:
-    """Raise ConfigError for settings that no measurement has.
-
-    Args:
-        what: The measurement, as the subject of a sentence.
-        limits: The settings that limit its time.
-    """
+    """Raise ConfigError for settings that no measurement has; limits: the settings that limit its time."""
     claims.check(config.claims)
     if config.resume is not None:
         raise ConfigError(f"resume={config.resume}: {what} starts its own runs; leave it out")

@@ -100,9 +100,7 @@ class ShortRun:
 def together(configs: List[Config], folder: Path, seconds: float, warmup: int, signals: Signals) -> List[Reading]:
     """Run configs at the same time and read their metrics for `seconds`, once all have done `warmup` steps.
 
-    Raises:
-        ProbeFailed: A run ended by itself.
-        Stopped: A signal arrived.
+    Raises ProbeFailed if a run ended by itself, Stopped after a signal.
     """
 
     def warm(written) -> bool:

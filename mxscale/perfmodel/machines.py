@@ -45,8 +45,7 @@ def node(
         price_of: Returns the price of one node, as prices.freeze_price does.
         links: Measured ones, inside a node (`intra`) and between nodes (`nic`).
 
-    Raises:
-        ConfigError: The instance, the number of its devices or its price is unknown.
+    Raises ConfigError if the instance, the number of its devices or its price is unknown.
     """
     price = price_of(replace(settings, nodes=1))
     row = hardware.instances().get(settings.instance or "", {})

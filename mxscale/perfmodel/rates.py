@@ -66,14 +66,11 @@ def of_device(
     given: Optional[float] = None,
     runs: Sequence[Measured] = (),
 ) -> Rate:
-    """Return the rate of one device.
+    """Return the rate of one device. Raises ConfigError if no source has it.
 
     Args:
         gpu: Name of the device; None: a CPU, or unknown.
         given: The value of plan.images_per_s.
-
-    Raises:
-        ConfigError: No source has the rate.
     """
     if given is not None:
         return Rate(given, "given (plan.images_per_s)")

@@ -20,8 +20,10 @@ from mxscale.data.class_names import class_names
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
 from mxscale.perfmodel.step_time import Link
-from mxscale.planner import choice, table
+from mxscale.planner import table
 from mxscale.util.errors import ConfigError
+
+Limits = Dict[str, float]  # column (hours, usd, eur) -> upper limit
 
 
 def main(config: Config, settings: Plan, as_json: bool) -> None:
@@ -56,7 +58,7 @@ class Result:
     plans: scenarios.Plans
     left_out: Dict[str, int]  # reason -> number of invalid combinations
     inputs: Dict[str, str]  # descriptions of what the plans rest on
-    limits: choice.Limits
+    limits: Limits
     answer: Dict[str, int]  # description -> index of a plan
 
 
@@ -195,9 +197,50 @@ MOST_RATES = 4  # sources in the output
 COLUMNS = 120  # of a terminal
 
 
-def choose(plans: scenarios.Plans, limits: choice.Limits) -> Dict[str, int]:
+# ---------------------------------------------------------------- recommended plans
+
+
+def satisfied(plans: scenarios.Plans, limits: Limits) -> np.ndarray:
+    """Return which plans are within all limits; a plan of unknown cost is within no budget."""
+    within = np.ones(len(plans["hours"]), bool)
+    for name, limit in limits.items():
+        within &= plans[name] <= limit  # False for NaN
+    return within
+
+
+def cheapest(plans: scenarios.Plans, among: np.ndarray) -> Optional[int]:
+    """Return the index of the cheapest plan of `among` (a mask), then the fastest; None if no cost is known."""
+    money = plans[currency(plans)]
+    return _least(among & np.isfinite(money), money, plans["hours"])
+
+
+def fastest(plans: scenarios.Plans, among: np.ndarray) -> Optional[int]:
+    """Return the index of the fastest plan of `among` (a mask), then the cheapest."""
+    return _least(among, plans["hours"], np.nan_to_num(plans["usd"], nan=np.inf))
+
+
+def currency(plans: scenarios.Plans) -> str:
+    """Return "usd" if any cost is known in it, else "eur"."""
+    return "usd" if np.isfinite(plans["usd"]).any() else "eur"
+
+
+def _least(among: np.ndarray, first: np.ndarray, second: np.ndarray) -> Optional[int]:
+    places = np.flatnonzero(among)
+    return int(places[np.lexsort((second[places], first[places]))[0]]) if len(places) else None
+
+
+def front(plans: scenarios.Plans, among: np.ndarray) -> np.ndarray:
+    """Return the indices of the Pareto front of time and cost within `among` (a mask), the fastest first."""
+    money = plans[currency(plans)]
+    places = np.flatnonzero(among & np.isfinite(money))
+    places = places[np.lexsort((money[places], plans["hours"][places]))]
+    below = np.minimum.accumulate(np.concatenate([[np.inf], money[places]]))[:-1]
+    return places[money[places] < below]
+
+
+def choose(plans: scenarios.Plans, limits: Limits) -> Dict[str, int]:
     """Return the recommended plans: description -> index. Raises ConfigError."""
-    allowed, budgets = choice.satisfied(plans, limits), [name for name in limits if name != "hours"]
+    allowed, budgets = satisfied(plans, limits), [name for name in limits if name != "hours"]
     within = " and ".join(
         f"{'within' if name == 'hours' else 'for at most'} {limit:g} {'h' if name == 'hours' else name.upper()}"
         for name, limit in limits.items()
@@ -205,9 +248,9 @@ def choose(plans: scenarios.Plans, limits: choice.Limits) -> Dict[str, int]:
     if limits and not allowed.any():
         if budgets and all(np.isnan(plans[name]).all() for name in budgets):
             raise ConfigError("a budget needs a price: give machine.usd_per_hour or machine=aws")
-        nearest_one = choice.fastest if "hours" in limits else choice.cheapest
+        nearest_one = fastest if "hours" in limits else cheapest
         return {f"no plan finishes {within}; the nearest": nearest_one(plans, np.ones(len(allowed), bool))}
-    best = {"cheapest": choice.cheapest(plans, allowed), "fastest": choice.fastest(plans, allowed)}
+    best = {"cheapest": cheapest(plans, allowed), "fastest": fastest(plans, allowed)}
     if limits and "hours" not in limits:
         best = dict(reversed(best.items()))
     if len(set(best.values())) == 1:
@@ -220,8 +263,8 @@ def shown(result: Result) -> List[int]:
     plans, count = result.plans, len(result.plans["hours"])
     if count <= table.MOST:
         return list(range(count))
-    allowed = choice.satisfied(plans, result.limits)
-    best = choice.front(plans, allowed if allowed.any() else np.ones(count, bool))
+    allowed = satisfied(plans, result.limits)
+    best = front(plans, allowed if allowed.any() else np.ones(count, bool))
     if not len(best):  # no price is known
         best = np.argsort(plans["hours"], kind="stable")
     spread = np.unique(np.linspace(0, len(best) - 1, min(len(best), table.MOST)).astype(int))

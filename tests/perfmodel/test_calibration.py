@@ -93,8 +93,11 @@ def test_unfinished_run_is_refused(tmp_path, state):
 @pytest.mark.parametrize(
     "planned, message",
     [
-        ({"model": {"name": "resnet18_v1b"}, "data": {"image_size": 224}}, "images of 32 px, the plan is for 224"),
-        ({}, "the runs trained resnet18_v1b, the plan is for small"),
+        (
+            {"model": {"name": "resnet18_v1b"}, "data": {"image_size": 224}},
+            "images of 32 px; the plan is for resnet18_v1b and data.image_size=224",
+        ),
+        ({}, "trained resnet18_v1b on images of 32 px; the plan is for small"),
     ],
 )
 def test_run_of_another_network_or_size_is_refused(tmp_path, planned, message):

@@ -74,7 +74,7 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys):
         ([P3, "plan.comm=hrovod"], "plan.comm=hrovod: did you mean horovod?"),
         (
             [P3, "plan.comm=[device]", "plan.nodes=[2]"],
-            "comm=device, comm=kvstore_local, comm=nccl drive",
+            "comm=device drives the devices of one node",
         ),
         ([P3, "comm=kvstore_local"], "comm=kvstore_local has no performance model: set plan.comm to one of"),
         ([P3, "plan.instance=p3.16xlarge:cheap"], "expected INSTANCE or INSTANCE:on_demand or INSTANCE:spot"),

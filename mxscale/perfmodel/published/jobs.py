@@ -54,11 +54,7 @@ class Jobs(SimpleNamespace):
 
 
 def _row(point: Point, stated: Dict[str, str]) -> Dict:
-    """Return the quantities of a row: the fields OF_JOB, and those from which `job` and `predict` compute others.
-
-    Args:
-        stated: The row's details.
-    """
+    """Return the quantities of a row and its details: OF_JOB, and those from which `job` computes other fields."""
     network, size = hardware.network(point.model) or UNKNOWN, _bytes_each(point)
     wire, generation = hardware.link_in_node(stated.get("link") or _usual_link(point.gpu.lower()))
     named = next((exchange for pattern, exchange in NAMED.items() if pattern.search(point.comm.lower())), RING)

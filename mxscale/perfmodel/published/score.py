@@ -16,11 +16,7 @@ Pairs = Sequence[Tuple[Point, Point]]  # (base, row to predict)
 
 
 def score(path: str) -> Dict:
-    """Return the object that `json=true` prints: overall, linear, sources, rows, flagged, skipped, unknown.
-
-    Raises:
-        ConfigError: The table is invalid, or nothing in it can be predicted.
-    """
+    """Return the object that `json=true` prints. Raises ConfigError if nothing in the table can be predicted."""
     points, unreadable = published.read(path)
     pairs, alone = published.pairs(points)
     if not pairs:
