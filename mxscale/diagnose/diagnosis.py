@@ -12,14 +12,12 @@ from mxscale.config.verbs.measurements import Diagnose
 from mxscale.diagnose import advice, breakdown, probes, timing
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.record import Measurement, Result
-from mxscale.diagnose.timing import Refused
 from mxscale.environment import hosts
 from mxscale.environment.placement import Placement
 from mxscale.launcher import setup
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
-from mxscale.util.errors import ConfigError
 
 LOOK_STEPS = 5  # of the first run, which finds the number of ranks and the time of a step
 INTERVALS = 8  # per probe
@@ -48,10 +46,7 @@ class Diagnostics(Measurement):
     def prepare(self) -> None:
         """Prepare the run and take its first steps, to find errors, the number of ranks and the time of a step."""
         echo(f"run       {self.record}")
-        try:
-            (seen,) = self._together([probes.untimed(self.config)], "look", 0, LOOK_STEPS)
-        except Refused as refused:
-            raise ConfigError(str(refused)) from None
+        (seen,) = self._together([probes.untimed(self.config)], "look", 0, LOOK_STEPS)
         self.run = probes.Run(seen.run.config(), seen.run.plan())
         step_s = self.run.sizes.global_batch / statistics.median(seen.rates)
         self.configs = probes.configs(self.run, interval=max(1, round(self.settings.seconds / INTERVALS / step_s)))

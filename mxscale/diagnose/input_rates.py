@@ -60,7 +60,10 @@ class Rates(Measurement):
         self.rows: List[Dict] = []
 
     def measure(self) -> None:
-        self._describe()
+        packed = self.packed
+        splits = {name: manifest.split_of(packed, name) for name, split in packed["splits"].items() if split["count"]}
+        identity = {"data_digest": packed["digest"], "data_dir": packed["dir"]}
+        self.describe(Plan(splits=splits, classes=len(packed["classes"]), **identity, device="cpu"), {})
         echo(f"run       {self.record}\n\n{HEAD}")
         try:
             for row in measure(self.config, self.packed, self.settings, self._until_stopped):
@@ -75,13 +78,6 @@ class Rates(Measurement):
             if self.signals.reason:
                 raise Stopped(self.signals.reason)
             yield images
-
-    def _describe(self) -> None:
-        packed = self.packed
-        splits = {name: manifest.split_of(packed, name) for name, split in packed["splits"].items() if split["count"]}
-        classes = len(packed["classes"])
-        plan = Plan(splits=splits, classes=classes, data_digest=packed["digest"], data_dir=packed["dir"], device="cpu")
-        self.describe(plan, {})
 
     def result(self) -> Optional[Result]:
         """Return the rates; the step of a line of metrics is the number of threads."""

@@ -4,6 +4,7 @@
 process that started it.
 """
 
+import contextlib
 import ctypes
 import os
 import re
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Callable, List, NamedTuple, Optional
+from typing import Callable, Iterator, List, NamedTuple, Optional
 
 import yaml
 
@@ -31,10 +32,6 @@ LEAST = 3  # intervals of a probe, at least
 POLL_S = 0.1
 PR_SET_PDEATHSIG = 1  # sys/prctl.h
 PATIENCE_S = 60.0  # beyond launch.stop_grace_s, for a run to stop
-
-
-class Refused(ProbeFailed):
-    """A probe was refused before its first step."""
 
 
 class Reading(NamedTuple):
@@ -68,17 +65,17 @@ class ShortRun:
         runs = directory.runs_of(self.folder, self.entry)
         return runs[0] if runs else None
 
-    def lines(self) -> List[dict]:
-        """Return the lines of its metrics that have a rate."""
+    def lines(self, metric: str = RATE) -> List[dict]:
+        """Return the lines of its metrics that have a metric."""
         run = self.run()
-        return [line for line in run.history() if RATE in line["metrics"]] if run else []
+        return [line for line in run.history() if metric in line["metrics"]] if run else []
 
-    def check(self, expected: tuple = (None,)) -> None:
-        """Raise ProbeFailed or Refused if the run has ended with another status; None: it has not ended."""
+    def check(self, expected: Optional[int] = None) -> None:
+        """Raise ConfigError if the run was refused, ProbeFailed if it ended with another status than expected."""
         status = self.process.poll()
-        if status not in expected:
+        if status != expected:
             errors = re.findall(r"^error: (.*)$", self.log.read_text(errors="replace"), re.MULTILINE)
-            kind = Refused if status == REFUSED else ProbeFailed
+            kind = ConfigError if status == REFUSED else ProbeFailed
             raise kind(errors[-1] if errors else f"exit status {status}; see {self.log}")
 
     def stop(self) -> None:
@@ -100,7 +97,7 @@ class ShortRun:
 def together(configs: List[Config], folder: Path, seconds: float, warmup: int, signals: Signals) -> List[Reading]:
     """Run configs at the same time and read their metrics for `seconds`, once all have done `warmup` steps.
 
-    Raises ProbeFailed if a run ended by itself, Stopped after a signal.
+    Raises as `wait_for`.
     """
 
     def warm(written) -> bool:
@@ -110,37 +107,47 @@ def together(configs: List[Config], folder: Path, seconds: float, warmup: int, s
         enough = all(len(lines) - begin >= LEAST for begin, lines in zip(first, written))
         return enough and time.monotonic() >= deadline
 
-    runs = []
-    try:
+    runs: List[ShortRun] = []
+    with stopping(runs, signals):
         for number, config in enumerate(configs):
             runs.append(ShortRun(config, folder / str(number)))
-        first = [count + 1 for count in _wait(runs, signals, warm)]  # the first complete line after the warm-up
+        first = [count + 1 for count in wait_for(runs, signals, warm)]  # the first complete line after the warm-up
         deadline = time.monotonic() + seconds
-        last = _wait(runs, signals, measured)
-    finally:
-        for run in runs:  # before waiting for any
-            run.stop()
-        for run in runs:
-            run.wait(signals)
+        last = wait_for(runs, signals, measured)
     for run in runs:
-        run.check(expected=(INTERRUPTED,))
+        run.check(expected=INTERRUPTED)
     return [_reading(run, begin, end) for run, begin, end in zip(runs, first, last)]
 
 
-def _wait(runs: List[ShortRun], signals: Signals, enough: Callable[[List[List[dict]]], bool]) -> List[int]:
-    """Wait until the lines of the runs are enough; return the number of lines of each.
+@contextlib.contextmanager
+def stopping(runs: List[ShortRun], signals: Signals) -> Iterator[None]:
+    """Stop the runs at the end of the block, all of them before waiting for any."""
+    try:
+        yield
+    finally:
+        for run in runs:
+            run.stop()
+        for run in runs:
+            run.wait(signals)
 
-    Raises Stopped or ProbeFailed.
+
+def wait_for(
+    runs: List[ShortRun], signals: Signals, enough: Callable[[List[List[dict]]], bool], metric: str = RATE
+) -> List[int]:
+    """Wait until the lines of the runs that have a metric are enough; return the number of lines of each.
+
+    Raises Stopped after a signal, ProbeFailed or ConfigError if a run ended before.
     """
     while True:
         time.sleep(POLL_S)
         if signals.reason:
             raise Stopped(signals.reason)
-        for run in runs:
-            run.check()
-        written = [run.lines() for run in runs]
+        ended = [run for run in runs if run.process.poll() is not None]  # before reading, so that no line is missed
+        written = [run.lines(metric) for run in runs]
         if enough(written):
             return [len(lines) for lines in written]
+        for run in ended:
+            run.check()
 
 
 def _reading(run: ShortRun, first: int, last: int) -> Reading:

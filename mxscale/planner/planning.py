@@ -155,7 +155,7 @@ def _nodes(config: Config, settings: Plan, links: Dict[str, Link]) -> List[machi
     for name in names:
         instance, _, market = (name or "").partition(":")  # INSTANCE or INSTANCE:MARKET
         named = replace(machine, instance=instance or None, market=market or machine.market)
-        node = machines.node(named, pricing(config), links, settings.gpus, settings.nic_gbps, settings.rdma)
+        node = machines.node(named, pricing(config), links, settings)
         nodes.append(replace(node, name=name) if market else node)
     return nodes
 
@@ -168,7 +168,7 @@ def _server(config: Config, settings: Plan, links: Dict[str, Link]) -> machines.
     between = {key: link for key, link in links.items() if key == "nic"}
     nic_gbps = None if name in hardware.instances() else settings.nic_gbps
     try:
-        node = machines.node(machine, pricing(config), between, 1, nic_gbps)
+        node = machines.node(machine, pricing(config), between, Plan(gpus=1, nic_gbps=nic_gbps))
     except ConfigError as error:
         why = str(error).partition(" (or give")[0]  # the price of the workers does not help
         raise ConfigError(f"plan.server_instance={name}: {why}; or give plan.server_usd_per_hour") from None
@@ -210,23 +210,20 @@ def satisfied(plans: scenarios.Plans, limits: Limits) -> np.ndarray:
 
 def cheapest(plans: scenarios.Plans, among: np.ndarray) -> Optional[int]:
     """Return the index of the cheapest plan of `among` (a mask), then the fastest; None if no cost is known."""
-    money = plans[currency(plans)]
-    return _least(among & np.isfinite(money), money, plans["hours"])
+    best = front(plans, among)
+    return int(best[-1]) if len(best) else None
 
 
 def fastest(plans: scenarios.Plans, among: np.ndarray) -> Optional[int]:
     """Return the index of the fastest plan of `among` (a mask), then the cheapest."""
-    return _least(among, plans["hours"], np.nan_to_num(plans["usd"], nan=np.inf))
+    places = np.flatnonzero(among)
+    order = np.lexsort((np.nan_to_num(plans["usd"][places], nan=np.inf), plans["hours"][places]))
+    return int(places[order[0]]) if len(places) else None
 
 
 def currency(plans: scenarios.Plans) -> str:
     """Return "usd" if any cost is known in it, else "eur"."""
     return "usd" if np.isfinite(plans["usd"]).any() else "eur"
-
-
-def _least(among: np.ndarray, first: np.ndarray, second: np.ndarray) -> Optional[int]:
-    places = np.flatnonzero(among)
-    return int(places[np.lexsort((second[places], first[places]))[0]]) if len(places) else None
 
 
 def front(plans: scenarios.Plans, among: np.ndarray) -> np.ndarray:

@@ -66,7 +66,7 @@ def test_run_that_ends_is_a_failed_probe(scripted):
 
 
 def test_refused_run_is_distinct_from_a_failed_one(scripted):
-    with pytest.raises(timing.Refused, match="no images"):
+    with pytest.raises(ConfigError, match="no images"):
         scripted("print('error: no images'); sys.exit(2)")()
 
 
@@ -203,7 +203,7 @@ def test_ctrl_c_before_any_measurement(given, capsys):
 
 def test_refusal_of_the_run_is_passed_on(given, tmp_path):
     with pytest.raises(ConfigError, match="no images here"):
-        given(look=timing.Refused("no images here"))
+        given(look=ConfigError("no images here"))
     assert not list((tmp_path / "diagnose").iterdir())
 
 

@@ -6,6 +6,7 @@ import pytest
 from plans import make_sizes
 
 from mxscale.config.schema import from_dict
+from mxscale.config.verbs.plan import Plan as PlanSettings
 from mxscale.cost import run_cost
 from mxscale.perfmodel import calibration, layers, machines, rates
 from mxscale.perfmodel.step_time import Link
@@ -37,7 +38,9 @@ def test_run_gives_the_rate_of_its_devices(tmp_path):
 def test_measured_link_replaces_those_of_the_tables(tmp_path):
     config = finished(tmp_path, 1, 40.0).config()
     inside, between = Link(0.0, 1e9), Link(1e-4, 2.5e8)
-    machine = machines.node(config.machine, run_cost.pricing(config), {"intra": inside, "nic": between}, gpus=2)
+    machine = machines.node(
+        config.machine, run_cost.pricing(config), {"intra": inside, "nic": between}, PlanSettings(gpus=2)
+    )
     assert (machine.intra, machine.intra_kvstore, machine.nic, machine.nic_servers) == (
         inside,
         inside,
@@ -95,7 +98,7 @@ def test_unfinished_run_is_refused(tmp_path, state):
     [
         (
             {"model": {"name": "resnet18_v1b"}, "data": {"image_size": 224}},
-            "images of 32 px; the plan is for resnet18_v1b and data.image_size=224",
+            "32 px; the plan is for resnet18_v1b, data.image_size=224",
         ),
         ({}, "trained resnet18_v1b on images of 32 px; the plan is for small"),
     ],
