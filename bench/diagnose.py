@@ -24,6 +24,8 @@ import emulated_network as network
 import measure
 from emulated_network import Network
 
+from mxscale.perfmodel import layers
+
 RATE = "100mbit"
 SLEEPS = """
 
@@ -75,7 +77,8 @@ def limited_link(options) -> dict:
         settings = ["data=synthetic", "data.image_size=64", "data.num_images=100000", "model.name=mobilenet0.25"]
         where = [f"launch.hosts={nodes.hosts}", "launch.threads=1", "comm.overlap=false"]
         found = diagnose(options, *settings, *where, env=nodes.env())
-    wire = 8 * 2**20 * found["facts"]["parameters_mb"] / network.bits_per_second(RATE)
+    gradients = layers.network("mobilenet0.25").gradients
+    wire = 8 * 4 * gradients / network.bits_per_second(RATE)
     step = found["steps_s"]
     rest = step["side_by_side"]["value"]
     return {"bytes_over_rate_s": wire, **result(found, "exchange", (wire / (rest + wire),))}

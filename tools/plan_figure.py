@@ -16,8 +16,8 @@ from mxscale.cli.verbs import VERBS, own_settings
 from mxscale.config.schema import checked, from_dict
 from mxscale.config.validation import validate
 from mxscale.perfmodel.scenarios import Plans
-from mxscale.planner import choice, planning
-from mxscale.planner.choice import Limits
+from mxscale.planner import planning
+from mxscale.planner.planning import Limits
 
 MOST_LINES = 8
 MOST_POINTS = 5000  # of cost against hours
@@ -101,7 +101,7 @@ def _money(plans: Plans, limits: Limits, chosen: Sequence[int], axis) -> None:
     """Draw cost against hours on logarithmic axes, with the Pareto front."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    currency = choice.currency(plans)
+    currency = planning.currency(plans)
     money, hours = plans[currency], plans["hours"]
     axis.set(xlabel="hours", ylabel=currency.upper(), title="time and cost")
     if not np.isfinite(money).any():
@@ -109,7 +109,7 @@ def _money(plans: Plans, limits: Limits, chosen: Sequence[int], axis) -> None:
         return
     drawn = np.unique(np.linspace(0, len(hours) - 1, min(len(hours), MOST_POINTS)).astype(int))
     axis.scatter(hours[drawn], money[drawn], s=12, color="#BBBBBB", label=f"{len(drawn):,} of {len(hours):,} plans")
-    best = choice.front(plans, np.ones(len(hours), bool))
+    best = planning.front(plans, np.ones(len(hours), bool))
     axis.plot(hours[best], money[best], color="#333333", linewidth=1, label="Pareto front")
     for number, place in enumerate(dict.fromkeys(chosen)):
         axis.scatter(hours[place], money[place], s=160, marker="*", color="#D55E00", edgecolor="black", zorder=3,

@@ -179,7 +179,7 @@ class Plan:
     double_buffering: Union[List[bool], bool, None] = setting(None, "false, true or both; null: comm.double_buffering")
     epochs: Optional[float] = setting(None, "length of the training; null: epochs", unit="epochs", above=0)
     images: Optional[int] = setting(None, "images per epoch; null: the data set's published number", low=1)
-    server_instance: Optional[str] = setting("c5.18xlarge", "instance of a parameter server")
+    server_instance: str = setting("c5.18xlarge", "instance of a parameter server")
     server_usd_per_hour: Optional[float] = setting(
         None, "price of a parameter server; null: the price table", unit="USD/h", above=0
     )

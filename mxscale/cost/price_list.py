@@ -5,21 +5,16 @@ from dataclasses import replace
 from typing import Dict, List, Optional, Sequence
 
 from mxscale.config.schema import RULES, Config
-from mxscale.cost import catalogs, price_table, prices
+from mxscale.cost import price_table, prices
+from mxscale.cost.price_table import Row, parse_date
 from mxscale.util.errors import ConfigError
 from mxscale.util.text_table import columns
 
 
 def update(config: Config, path: str, as_of: Optional[str], source: Optional[str], today: datetime.date) -> str:
-    """Add the prices of a catalog to the user's, and return a line that reports it.
-
-    Raises:
-        ConfigError: The file or a setting is invalid.
-    """
-    date = today if as_of is None else prices.parse_date(as_of)
-    if date is None or date > today:
-        raise ConfigError(f"as_of={as_of}: expected a date such as 2026-11-01, not later than today, {today}")
-    rows = price_table.select(catalogs.read(path, date.isoformat(), source), config.machine, ": not in that catalog")
+    """Add the prices of a catalog to the user's, and return a line that reports it. Raises ConfigError."""
+    date = price_table.past_date("as_of", as_of, today)
+    rows = price_table.select(price_table.read_catalog(path, date.isoformat(), source), config.machine)
     own = price_table.path_of(config, exists=False)
     added, known = price_table.append(own, rows)
     return f"{own}: added {added} prices of {date} from {rows[0]['source']}, {known} already known"
@@ -32,32 +27,28 @@ def listing(config: Config) -> str:
         return "\n".join([*_overview(rows), "prices of one instance: mxscale prices machine.instance=NAME"])
     table = [("region", "market", "USD/h", "as of", "source")]
     # Rows without a date have no place in the order of dates and come first
-    dated = sorted(rows, key=lambda row: (row["region"], row["market"], str(prices.parse_date(row["as_of"]) or "")))
+    dated = sorted(rows, key=lambda row: (row["region"], row["market"], str(parse_date(row["as_of"]) or "")))
     table += [tuple(row[key] for key in ("region", "market", "usd_per_hour", "as_of", "source")) for row in dated]
     return "\n".join([config.machine.instance, *columns(table, indent="  ")])
 
 
-def _overview(rows: List[Dict[str, str]]) -> List[str]:
-    by_instance: Dict[str, List[Dict[str, str]]] = {}
+def _overview(rows: List[Row]) -> List[str]:
+    by_instance: Dict[str, List[Row]] = {}
     for row in rows:
         by_instance.setdefault(row["instance"], []).append(row)
     table = [("instance", "GPUs", "regions", "prices", "newest")]
     for name, group in sorted(by_instance.items()):
         last = group[-1]
         gpus = f"{last['gpus']} {last['gpu']}".strip() if last["gpus"] not in ("", "0") else "none"
-        newest = max((str(date) for row in group if (date := prices.parse_date(row["as_of"]))), default="no date")
+        newest = max((str(date) for row in group if (date := parse_date(row["as_of"]))), default="no date")
         table.append((name, gpus, str(len({row["region"] for row in group})), str(len(group)), newest))
     return columns(table, indent="  ")
 
 
 def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
-    """Return the bill for set-up and run in every region with a price, per second and per hour.
+    """Return the bill in every region with a price, per second and per hour; minutes: of set-up and of the run.
 
-    Args:
-        minutes: [set-up, run].
-
-    Raises:
-        ConfigError: The instance is missing or has no price in machine.market.
+    Raises ConfigError if the instance is missing or has no price in machine.market.
     """
     machine, own = config.machine, price_table.path_of(config)
     if machine.instance is None:

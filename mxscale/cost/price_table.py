@@ -1,23 +1,39 @@
-"""Price tables: the package's tables/prices.csv, and a table of the user's own with the same columns."""
+"""Price tables: the package's tables/prices.csv, and a table of the user's own with the same columns.
+
+Newer prices come from SkyPilot's catalog aws/vms.csv (skypilot-org/skypilot-catalog): prices of Linux instances in USD
+per hour, one row per availability zone. The spot price is that of the cheapest zone, as SkyPilot itself takes it.
+"""
 
 import calendar
 import datetime
+import hashlib
 import math
 import os
 import re
 from operator import itemgetter
 from pathlib import Path
-from typing import Container, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from mxscale.config.schema import Config, Machine
 from mxscale.util import csv_tables
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, nearest
 from mxscale.util.file_lock import locked
+from mxscale.util.regular_files import open_regular
 
 COLUMNS = ("provider", "instance", "region", "market", "gpus", "gpu", "network_gbps", "usd_per_hour", "as_of", "source")
 REQUIRED = ("provider", "instance", "region", "market", "as_of", "source")  # must not be empty
 IDENTITY = itemgetter("provider", "instance", "region", "market", "source")  # the key of a price
+
+MAX_LISTED = 40  # names in an error message
+
+OF_CATALOG = ("InstanceType", "Region", "Price", "SpotPrice")
+KIND = (
+    "SkyPilot's aws/vms.csv; other catalogs and histories of spot prices are not read: write their prices into "
+    "machine.prices, with the columns of docs/cost.md"
+)
+REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d(-[\w-]+)?")  # eu-west-1, us-gov-east-1, us-west-2-lax-1
+NOT_OFFERED = ("", "N/A")
 
 Row = Dict[str, str]
 
@@ -25,8 +41,7 @@ Row = Dict[str, str]
 def path_of(config: Config, exists: bool = True) -> Path:
     """Return the path of the user's table: machine.prices, or RUNS/prices.csv, which may be missing.
 
-    Raises:
-        ConfigError: `exists` is true and machine.prices names a missing file.
+    Raises ConfigError if `exists` is true and machine.prices names a missing file.
     """
     given = config.machine.prices
     if exists and given is not None and not os.path.isfile(given):
@@ -41,15 +56,12 @@ def read_all(own: Optional[Path] = None) -> List[Row]:
 
 def read(path: Path) -> List[Row]:
     """Return the rows of a user's table; [] if the file is missing. Raises ConfigError if it is invalid."""
-    try:
-        path.stat()
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return []
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read as a price table ({error.strerror})") from None
     rows = []
     for line, row in csv_tables.of_user(path, str(path), COLUMNS):
-        check_filled(row, REQUIRED, f"{path}, line {line}")
+        if empty := [name for name in REQUIRED if not row[name]]:
+            raise ConfigError(f"{path}, line {line}: {empty[0]} is empty")
         if row["as_of"][0].isdigit() and parse_date(row["as_of"]) is None:
             raise ConfigError(f"{path}, line {line}: as_of {row['as_of']!r} is no date: write YYYY-MM-DD")
         parse_price(row["usd_per_hour"], f"{path}, line {line}: usd_per_hour")
@@ -67,6 +79,14 @@ def parse_date(text: str) -> Optional[datetime.date]:
         return datetime.date(year, month, day or calendar.monthrange(year, month)[1])
     except ValueError:  # month 13, 30 February
         return None
+
+
+def past_date(key: str, text: Optional[str], today: datetime.date) -> datetime.date:
+    """Return the date of a setting that is not later than today, its default. Raises ConfigError."""
+    date = today if text is None else parse_date(text)
+    if date is None or date > today:
+        raise ConfigError(f"{key}={text}: expected a date such as 2017-11-12, not later than today, {today}")
+    return date
 
 
 def append(path: Path, rows: List[Row]) -> Tuple[int, int]:
@@ -91,27 +111,54 @@ def append(path: Path, rows: List[Row]) -> Tuple[int, int]:
     return len(added), len(rows) - len(added)
 
 
-def select(rows: List[Row], machine: Machine, where: str = "") -> List[Row]:
-    """Return the rows of machine.instance and machine.region, each if it is set.
-
-    Args:
-        where: What has no such row, for the error message.
-    """
+def select(rows: List[Row], machine: Machine) -> List[Row]:
+    """Return the rows of machine.instance and machine.region, each if it is set. Raises ConfigError."""
     for key in ("instance", "region"):
         value = getattr(machine, key)
-        if value is not None:
-            names = {row[key] for row in rows}
-            if value not in names:
-                raise ConfigError(f"machine.{key}={value}{where}{nearest(value, names, f'machine.{key}=')[:300]}")
-            rows = [row for row in rows if row[key] == value]
+        rows = rows if value is None else matching(rows, key, value)
     return rows
 
 
-def check_filled(row: Row, columns: Container[str], where: str) -> None:
-    """Raise ConfigError if one of the columns is empty."""
-    for name in columns:
-        if not row[name]:
-            raise ConfigError(f"{where}: {name} is empty")
+def matching(rows: List[Row], key: str, value: Optional[str], hint: str = "") -> List[Row]:
+    """Return the rows whose column `key` has the value of machine.KEY.
+
+    Raises ConfigError if no row has it. The message names the values that exist, and ends with the hint.
+    """
+    selected = [row for row in rows if row[key] == value]
+    if selected:
+        return selected
+    names = sorted({row[key] for row in rows})
+    if value is None:
+        raise ConfigError(f"machine.{key} is missing: expected one of {', '.join(names[:MAX_LISTED])}{hint}")
+    raise ConfigError(f"machine.{key}={value}{nearest(value, names, f'machine.{key}=', names[:MAX_LISTED])}{hint}")
+
+
+def read_catalog(path: str, as_of: str, name: Optional[str] = None) -> List[Row]:
+    """Return the prices of a catalog as rows of a price table; their source is NAME@DIGEST, by default FILE@DIGEST.
+
+    Raises ConfigError if the file is not readable, invalid, or has no price.
+    """
+    where = f"update={path}"
+    lowest: Dict[Tuple[str, str, str], Row] = {}  # by instance, region and market
+    for line, row in csv_tables.of_user(path, where, OF_CATALOG, KIND):
+        at = f"{where}, line {line}"
+        instance, region = row["InstanceType"], row["Region"]
+        if not (instance and REGION.fullmatch(region)):
+            raise ConfigError(f"{at}: {instance} {region}: expected an instance in an AWS region")
+        count = row.get("AcceleratorCount", "0").removesuffix(".0") or "0"
+        common = {"provider": "aws", "instance": instance, "region": region, "gpus": count,
+                  "gpu": row.get("AcceleratorName", ""), "as_of": as_of}  # fmt: skip
+        for market, column in (("on_demand", "Price"), ("spot", "SpotPrice")):
+            if row[column] not in NOT_OFFERED:
+                usd = parse_price(row[column], f"{at}: {column}")
+                other = lowest.get((instance, region, market))  # of another zone
+                usd = min(usd, float(other["usd_per_hour"])) if other else usd
+                lowest[instance, region, market] = {**common, "market": market, "usd_per_hour": f"{usd:.10g}"}
+    if not lowest:
+        raise ConfigError(f"{where}: the file has no price")
+    with open_regular(path) as file:
+        source = f"{name or Path(path).name}@{hashlib.sha256(file.read()).hexdigest()[:8]}"
+    return [{**row, "source": source} for row in lowest.values()]
 
 
 def parse_price(cell, where: str) -> float:

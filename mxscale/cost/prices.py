@@ -13,31 +13,26 @@ from pkgutil import resolve_name
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from mxscale.config.price_sources import PRICE_SOURCES
-from mxscale.config.schema import RULES, Machine
+from mxscale.config.schema import Machine
 from mxscale.cost import price_table
 from mxscale.cost.price_table import parse_date
 from mxscale.rundir.price import Price
 from mxscale.util import csv_tables
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.errors import ConfigError
 
 HOURS_PER_YEAR = 8766  # 365.25 days x 24 h
-
-MAX_LISTED = 40  # names in an error message
 
 BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"
 
 
-# ---------------------------------------------------------------- dates and exchange rates
-
-
 def exchange_rate(date: datetime.date) -> Dict:
-    """Return the last rate on or before `date` in USD per EUR with its date and source; None each if none exists.
+    """Return the last rate on or before `date` in USD per EUR with its date and source; {} if none exists.
 
     The table has the last rate of each month, and those of the days of the published bills.
     """
     past = [row for row in csv_tables.read("fx") if parse_date(row["date"]) <= date]
     if not past:
-        return {"usd_per_eur": None, "fx_date": None, "fx_source": None}
+        return {}
     last = max(past, key=lambda row: parse_date(row["date"]))
     return {"usd_per_eur": float(last["usd_per_eur"]), "fx_date": last["date"], "fx_source": last["source"]}
 
@@ -61,33 +56,26 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
     Raises:
         ConfigError: Settings are missing, contradict each other, or select no price.
     """
-    source, date = PRICE_SOURCES[machine.provider], _date(machine, today)
+    source, date = PRICE_SOURCES[machine.provider], price_table.past_date("machine.as_of", machine.as_of, today)
     quote = _quote(machine, date, own)
     if quote is None:
         why = f"machine={source.name} has no price: use machine=aws, machine=owned, {BY_HAND}"
         return Price(known=False, why=why)
     rate = exchange_rate(date)
-    usd = eur = quote["per_hour"]
+    usd = eur = quote.pop("per_hour")
     if quote["currency"] == "usd":
-        eur = usd / rate["usd_per_eur"] if rate["usd_per_eur"] else None
+        eur = usd / rate["usd_per_eur"] if rate else None
     else:
-        usd = eur * rate["usd_per_eur"] if rate["usd_per_eur"] else None
+        usd = eur * rate["usd_per_eur"] if rate else None
     return Price(
         known=True,
         usd_per_hour=usd,
         eur_per_hour=eur,
-        currency=quote["currency"],
-        provider=machine.provider,
-        instance=machine.instance,
-        region=machine.region,
+        **quote,
+        **{key: getattr(machine, key) for key in ("provider", "instance", "region", "nodes", "billing")},
         market=source.market or machine.market,
-        as_of=quote["as_of"],
-        source=quote["source"],
-        note=quote.get("note"),
         date=date.isoformat(),
         **rate,
-        nodes=machine.nodes,
-        billing=machine.billing,
         minimum_s=source.minimum_s,
         setup_minutes=setup_minutes,
     )
@@ -99,10 +87,7 @@ def _quote(machine: Machine, date: datetime.date, own: Optional[Path]) -> Option
     by_hand = {"usd": machine.usd_per_hour, "eur": machine.eur_per_hour}
     by_hand = {currency: per_hour for currency, per_hour in by_hand.items() if per_hour is not None}  # 0: it is free
     if len(by_hand) > 1:
-        raise ConfigError(
-            "machine.usd_per_hour and machine.eur_per_hour are both given: give one, the other follows "
-            "from the exchange rate"
-        )
+        raise ConfigError("machine.usd_per_hour and machine.eur_per_hour are both given: give one of them")
     if by_hand:
         [(currency, per_hour)] = by_hand.items()
         return {"currency": currency, "per_hour": per_hour, "as_of": date.isoformat(), "source": "given"}
@@ -111,17 +96,6 @@ def _quote(machine: Machine, date: datetime.date, own: Optional[Path]) -> Option
     if source.required:
         raise ConfigError(f"machine={source.name} has no price: give machine.usd_per_hour or machine.eur_per_hour")
     return None
-
-
-def _date(machine: Machine, today: datetime.date) -> datetime.date:
-    if machine.as_of is None:
-        return today
-    date = parse_date(machine.as_of)
-    if date is None:
-        raise ConfigError(f"machine.as_of={machine.as_of}: expected a date such as 2017-11-12, or null for today")
-    if date > today:
-        raise ConfigError(f"machine.as_of={machine.as_of}: later than today, {today}; future prices are unknown")
-    return date
 
 
 def owned_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
@@ -145,78 +119,28 @@ def owned_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> D
     return {"currency": machine.currency, "per_hour": per_hour, "as_of": date.isoformat(), "source": source}
 
 
-class UnknownSpotPrice(ConfigError):
-    """No table has a spot price of the machine on that date."""
-
-
 def listed_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
     """Return the newest price of the tables on or before `date`; a month counts from its last day.
 
-    A row without a date is used only if machine.as_of is null and the machine has no dated row.
-
-    Raises:
-        UnknownSpotPrice: machine.market is spot, and the instance has only prices on demand, or later ones.
-        ConfigError: No price is selected.
+    A row without a date is used only if machine.as_of is null and the machine has no dated row. Raises ConfigError.
     """
-    history = own and own.with_name("spot.csv")  # imported by an earlier version, and preferred to the tables
-    if machine.market == "spot" and history and history.exists():
-        raise ConfigError(f"{history}: histories of spot prices are no longer read: remove it, {BY_HAND}")
     rows = [row for row in price_table.read_all(own) if row["provider"] == machine.provider]
-    known = {key: {row[key] for row in rows} for key in ("instance", "region", "market")}
-    rows = _rows_with(rows, "instance", machine.instance, machine.provider, known["instance"])
-    rows = _rows_with(rows, "region", machine.region, machine.instance, known["region"])
-    what = f"{machine.instance} {machine.region}"
-    if machine.market == "spot" and not any(row["market"] == "spot" and _started(row, date) for row in rows):
-        unknown = f"no price of {what} on {date} is known: import one (mxscale prices update=vms.csv)"
-        raise UnknownSpotPrice(f"machine.market=spot: {unknown}, {BY_HAND}")
-    rows = _rows_with(rows, "market", machine.market, what, known["market"])
-    what, note = f"{what} {machine.market}", None
-    dated = [row for row in rows if parse_date(row["as_of"])]
-    if dated:
-        row = _newest(dated, machine, date, what)
-    elif machine.as_of is None:
-        row, note = rows[0], f"{what} has no dated price; the price of an undated snapshot is used"
-    else:
-        raise ConfigError(
-            f"machine.as_of={machine.as_of}: the price of {what} has no date; "
-            f"leave machine.as_of out to use it, {BY_HAND}"
-        )
-    per_hour = float(row["usd_per_hour"])
-    return {"currency": "usd", "per_hour": per_hour, "as_of": row["as_of"], "source": row["source"], "note": note}
-
-
-def _started(row: Dict, date: datetime.date) -> bool:
-    """Return whether a price is of that date or before it; a price without a date is."""
-    return (parse_date(row["as_of"]) or date) <= date
-
-
-def _rows_with(rows: List[Dict], key: str, value: Optional[str], what: str, known: set) -> List[Dict]:
-    """Return the rows with that value; otherwise raise ConfigError with all values, or for a misspelt one the nearest.
-
-    Args:
-        known: Values of the provider's rows.
-    """
-    selected = [row for row in rows if row[key] == value]
-    if selected:
-        return selected
-    names = sorted({row[key] for row in rows})
-    listed = ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if names[MAX_LISTED:] else "")
-    available = f"{what} has prices for {listed} ({BY_HAND})"
-    if value is None:
-        raise ConfigError(f"machine.{key} is missing: {available}")
-    if value in known | set(RULES[f"machine.{key}"].choices):
-        raise ConfigError(f"machine.{key}={value}: {available}")
-    raise ConfigError(f"machine.{key}={value}{nearest(value, names, f'machine.{key}=')} ({BY_HAND})")
-
-
-def _newest(rows: List[Dict], machine: Machine, date: datetime.date, what: str) -> Dict:
-    past = [row for row in rows if _started(row, date)]
+    rows = price_table.matching(rows, "instance", machine.instance, f" ({BY_HAND})")
+    rows = price_table.matching(rows, "region", machine.region, f" ({BY_HAND})")
+    rows = [row for row in rows if row["market"] == machine.market]
+    dates = [parse_date(row["as_of"]) for row in rows]
+    past = [(day, place) for place, day in enumerate(dates) if day and day <= date]
     if past:
-        return max(reversed(past), key=lambda row: parse_date(row["as_of"]))  # of equal dates the last one added
-    dates = ", ".join(sorted({str(parse_date(row["as_of"])) for row in rows}))
-    raise ConfigError(
-        f"machine.as_of={machine.as_of or date}: before the first price of {what}; it has prices of {dates} ({BY_HAND})"
-    )
+        row = rows[max(past)[1]]  # of equal dates the last one added
+    elif rows and not any(dates) and machine.as_of is None:
+        row = rows[0]
+    else:
+        what = f"{machine.instance} {machine.region} {machine.market}"
+        known = f", only of {', '.join(sorted({row['as_of'] for row in rows}))}" if rows else ""
+        raise ConfigError(
+            f"no price of {what} on {date} is known{known}: import one (mxscale prices update=vms.csv), {BY_HAND}"
+        )
+    return {"currency": "usd", "per_hour": float(row["usd_per_hour"]), "as_of": row["as_of"], "source": row["source"]}
 
 
 # ---------------------------------------------------------------- the bill

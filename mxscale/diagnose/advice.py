@@ -6,14 +6,12 @@ from typing import Iterator, List, NamedTuple, Optional
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
-from mxscale.config.schema import Config, Data
-from mxscale.config.sizes import bucket_bytes, server_count
+from mxscale.config.schema import Config
+from mxscale.config.sizes import server_count
 from mxscale.diagnose.breakdown import Diagnosis
-from mxscale.perfmodel.step_time import BACKWARD
 
 SHOWN = 3
 LEAST = 0.01  # smallest gain that is reported
-MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -25,8 +23,6 @@ class Facts:
     device: str = "cpu"  # cpu | gpu
     cores: int = 1  # of a machine
     ranks_here: int = 1  # on a machine
-    micro_batches: int = 1  # batches of a rank per step; only the backward of the last one hides an exchange
-    parameters_mb: Optional[float] = None  # in units of 2^20 bytes, as comm.bucket_mb
     larger_fits: bool = True  # whether an epoch has the images for a step of twice the batch
 
 
@@ -65,10 +61,6 @@ class Step:
 
 def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     data, gain = config.data, step.without(step.input)
-    if data.reader != Data.reader:
-        yield Advice(f"data.reader={Data.reader}", gain, "a faster decoder, in all threads; other crops and flips")
-    elif data.threads != "auto" and data.threads < facts.threads:
-        yield Advice("data.threads=auto", gain, "more threads decode")
     jitter = [name for name in ("brightness", "contrast", "saturation", "hue") if getattr(data.augment, name)]
     if jitter:
         plain = " ".join(f"data.augment.{name}=0" for name in jitter)
@@ -81,22 +73,12 @@ def of_input(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
 
 def of_exchange(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     comm, seen = config.comm, step.exchange
-    backward = BACKWARD * step.compute / facts.micro_batches
     if not comm.double_buffering and config.precision != "amp":
         hidden = min(seen, step.compute + step.cores)
         why = "exchanged during compute of the next step, applied one step late"
         yield Advice("comm.double_buffering=true", step.without(hidden), why)
-    if not comm.overlap and not comm.double_buffering:
-        hidden = min(seen, backward)
-        yield Advice("comm.overlap=true", step.without(hidden), "exchanged during backward")
     if comm.compression == "none":
         yield Advice("comm.compression=fp16", step.without(seen / 2), "half the bytes")
-    one_bucket = facts.parameters_mb and facts.parameters_mb * MIB <= bucket_bytes(comm, facts.parameters_mb * MIB)
-    if comm.overlap and not comm.double_buffering and one_bucket:
-        # the last of four buckets is sent after backward
-        hidden, size = min(seen * 3 / 4, backward), facts.parameters_mb / 4
-        why = f"all {facts.parameters_mb:.3g} MB are one bucket, which is sent after backward"
-        yield Advice(f"comm.bucket_mb={size:.2g}", step.without(hidden), why)
     processes = comm.processes(facts.ranks, math.ceil(facts.ranks / facts.ranks_here))
     servers = server_count(comm, processes)
     if 0 < servers < processes:

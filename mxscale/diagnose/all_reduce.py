@@ -11,7 +11,7 @@ from mxscale.config.schema import Config
 from mxscale.config.verb_settings import AllReduce
 from mxscale.data.test_io import spread
 from mxscale.diagnose import record as recording
-from mxscale.diagnose.record import Measurement, ProbeFailed, Stopped
+from mxscale.diagnose.record import Measurement, ProbeFailed, Result, Stopped
 from mxscale.distributed.allreduce_probe import NAME
 from mxscale.distributed.backend_checks import check_backend
 from mxscale.distributed.communicators import horovod_build
@@ -30,37 +30,26 @@ from mxscale.train.prepare import choose_device, choose_ranks
 from mxscale.util.errors import ConfigError
 
 MODULE = "mxscale.distributed.allreduce_probe"
-HEAD = f"{'bytes':>12}  {'ms (smallest to largest)':34} {'Gbit/s':>8} {'fit, ms':>9}"
+HEAD = f"{'bytes':>12}  {'ms (smallest to largest)':34} {'Gbit/s':>8}"
 
 
 def main(config: Config, request: AllReduce, hook: Hook = NO_HOOK) -> int:
-    """Measure, print and record the times, and return the exit status.
-
-    Raises ConfigError before the first measurement.
-
-    Args:
-        hook: As for recording.execute.
-    """
-    check(config)
-    resources = setup.check(config, None, [hook])
-    nodes, device = resources.nodes, choose_device(config)
-    ranks = choose_ranks(config, nodes)
-    if ranks == 1:
-        raise ConfigError("launch.ranks=1: one rank exchanges nothing; use launch.ranks=2 or more")
-    check_backend(config.comm, config.optimizer.name, device, ranks, nodes)
-    plan = Plan(hosts=tuple(nodes), device=device)
-    return recording.execute(Times, config, resources.price, request, plan, ranks, hook=hook)
-
-
-def check(config: Config) -> None:
-    """Raise ConfigError for settings that cannot be measured."""
-    recording.check(config, "a measurement of all-reduces", "allreduce.seconds")
+    """Measure, print and record the times, and return the exit status. Raises ConfigError before the first one."""
     comm = config.comm
+    recording.check(config, "a measurement of all-reduces", "allreduce.seconds")
     if comm.entry.single_rank:
         able = [name for name, entry in BACKENDS.items() if entry.exchange]
         raise ConfigError(f"comm={comm.backend}: has no all-reduce of its own; use one of {', '.join(able)}")
     if comm.compression != "none":
         raise ConfigError(f"comm.compression={comm.compression}: the arrays are float32; leave it out")
+    resources = setup.check(config, None, [hook])
+    nodes, device = resources.nodes, choose_device(config)
+    ranks = choose_ranks(config, nodes)
+    if ranks == 1:
+        raise ConfigError("launch.ranks=1: one rank exchanges nothing; use launch.ranks=2 or more")
+    check_backend(comm, config.optimizer.name, device, ranks, nodes)
+    plan = Plan(hosts=tuple(nodes), device=device)
+    return recording.execute(Times, config, resources.price, request, plan, ranks, hook=hook)
 
 
 def carrier(config: Config, device: str) -> str:
@@ -107,24 +96,18 @@ class Times(Measurement):
         echo(f"run       {self.record}\nranks     {self.ranks}{where}, {plan.device}, all-reduce over {over}")
         return placed
 
-    def result(self) -> Optional[dict]:
+    def result(self) -> Optional[Result]:
         measured = self.record.read(f"probe/{NAME}.json")
-        rows = [{**row, "seconds": spread(row["seconds"])} for row in measured["sizes"]] if measured else []
-        return {**self.facts, **result(self.config, self.settings, rows, self.ranks)} if rows else None
-
-    def save(self, content: dict) -> None:
-        lines = [(row["bytes"], row["time_ms"], metrics("", row)) for row in content["sizes"]]
-        recording.write_lines(self.record, lines)
-
-    def metrics(self, content: dict) -> Dict[str, float]:
-        return headline(content)
-
-    def text(self, content: dict) -> str:
-        return table(content)
+        if not measured:
+            return None
+        rows = [{**row, "seconds": spread(row["seconds"])} for row in measured["sizes"]]
+        content = {**self.facts, **result(self.config, self.settings, rows, self.ranks)}
+        lines = [recording.line(row["bytes"], row["time_ms"], metrics("", row)) for row in rows]
+        return Result(content, headline(content), lines, table(content))
 
 
 def result(config: Config, request: AllReduce, rows: List[Dict], ranks: int) -> Dict:
-    """Return the sizes and, for a ring, the link fitted to them: alpha_s, bytes_per_s, residual and its seconds."""
+    """Return the sizes and, for a ring, the link fitted to them: alpha_s, bytes_per_s, residual."""
     points = [(row["bytes"], row["seconds"]["median"]) for row in rows]
     content = {"ranks": ranks, "settings": asdict(request), "sizes": rows, "fit": None}
     try:
@@ -133,10 +116,8 @@ def result(config: Config, request: AllReduce, rows: List[Dict], ranks: int) -> 
         link = step_time.calibrate(points, ranks)
     except ValueError:  # one size, or times that do not grow with the size
         return content
-    seconds = [2 * (ranks - 1) * (link.alpha_s + size / ranks / link.bytes_per_s) for size, _ in points]
-    errors = [(fitted / measured - 1) ** 2 for fitted, (_, measured) in zip(seconds, points)]
-    fit = {**link._asdict(), "residual": math.sqrt(statistics.mean(errors)), "seconds": seconds}
-    return {**content, "fit": fit}
+    errors = [(float(step_time.ring(ranks, size, link)) / seconds - 1) ** 2 for size, seconds in points]
+    return {**content, "fit": {**link._asdict(), "residual": math.sqrt(statistics.mean(errors))}}
 
 
 def metrics(suffix: str, row: Dict) -> Dict[str, float]:
@@ -160,15 +141,12 @@ def headline(content: Dict) -> Dict[str, float]:
 
 def table(content: Dict) -> str:
     """Return a line for each size, and one for the fitted link."""
-    lines, fit = [HEAD], content["fit"]
-    for number, row in enumerate(content["sizes"]):
+    lines = ["", HEAD]
+    for row in content["sizes"]:
         values = metrics("", row)
         ms = "{:.3f} ({:.3f} to {:.3f})".format(*(values[f"allreduce/{name}"] for name in ("ms", "ms_low", "ms_high")))
-        fitted = f"{1e3 * fit['seconds'][number]:9.3f}" if fit else ""
-        lines.append(f"{row['bytes']:12,}  {ms:34} {values['allreduce/gbit_per_s']:8.3f} {fitted}".rstrip())
-    if fit:
-        rate = 8 * fit["bytes_per_s"] / 1e9
-        lines.append(
-            f"fit: {1e6 * fit['alpha_s']:.0f} us per message, {rate:.3g} Gbit/s, residual {fit['residual']:.0%}"
-        )
-    return "\n".join(["", *lines])
+        lines.append(f"{row['bytes']:12,}  {ms:34} {values['allreduce/gbit_per_s']:8.3f}")
+    if fit := content["fit"]:
+        link = f"{1e6 * fit['alpha_s']:.0f} us per message, {8 * fit['bytes_per_s'] / 1e9:.3g} Gbit/s"
+        lines.append(f"fit: {link}, residual {fit['residual']:.0%}")
+    return "\n".join(lines)

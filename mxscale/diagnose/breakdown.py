@@ -15,6 +15,8 @@ from typing import Dict, List, NamedTuple
 
 import numpy as np
 
+from mxscale.util import text_table
+
 # probe -> part that it adds to a step
 LEVELS = {"compute": "compute", "side_by_side": "cores", "exchange": "exchange", "all": "input"}
 TITLES = {
@@ -23,7 +25,6 @@ TITLES = {
     "exchange": "compute and exchange",
     "all": "all",
 }
-PART_TITLES = {"compute": "compute", "cores": "shared cores", "exchange": "exchange", "input": "input"}
 
 NAMED = 0.10  # least share of a part that the verdict names
 MOSTLY = 0.75  # least share of compute, with 95 % confidence, in a compute-bound step
@@ -102,15 +103,15 @@ def judge(shares: Dict[str, Estimate]) -> tuple:
     named = [part for part in ranked if others[part].value >= NAMED and others[part].low > noise]
     if named:
         first, rest = named[0], [part for part in ranked if part != named[0] and others[part].is_significant]
-        also = "".join(f"; {PART_TITLES[part]} {percent(others[part].value)}" for part in rest)
+        also = "".join(f"; {part} {percent(others[part].value)}" for part in rest)
         return first, SENTENCES[first].format(value=percent(others[first].value), bounds=bounds(others[first])) + also
     if noise >= NAMED:
         return "none", (
-            f"no bottleneck: {PART_TITLES[ranked[-1]]} was measured as {percent(-noise)} of a step, so the machine's "
+            f"no bottleneck: {ranked[-1]} was measured as {percent(-noise)} of a step, so the machine's "
             "speed changed between probes"
         )
     compute = shares["compute"]
-    rest = "".join(f", {PART_TITLES[part]} {percent(others[part].value)} {bounds(others[part])}" for part in ranked)
+    rest = "".join(f", {part} {percent(others[part].value)} {bounds(others[part])}" for part in ranked)
     if compute.low >= MOSTLY:
         return "compute", f"compute-bound: {percent(compute.value)} of a step is compute {bounds(compute)}{rest}"
     return "none", f"no bottleneck: compute {percent(compute.value)} {bounds(compute)}{rest}"
@@ -130,3 +131,32 @@ def percent(share: float) -> str:
 
 def bounds(share: Estimate) -> str:
     return f"({round(100 * share.low)} to {round(100 * share.high)})"
+
+
+# ---------------------------------------------------------------- diagnosis.json as text
+
+
+def text(result: dict) -> str:
+    """Return the rates of the probes and the parts of a step with their 95 % intervals, the verdict, the advice."""
+    ranks, rates = result["facts"]["ranks"], [["", "images/s", "", "ms per step"]]
+    for name, step in result["steps_s"].items():
+        title = f"compute alone, 1 rank x {ranks}" if name == "compute" and ranks > 1 else TITLES[name]
+        rate = result["images_per_s"][name]
+        interval = f"({rate['low']:,.1f} to {rate['high']:,.1f})"
+        rates.append([title, f"{rate['value']:,.1f}", interval, f"{1000 * step['value']:.2f}"])
+    parts = [["part of a step", "share", "", "ms"]]
+    for part, share in result["shares"].items():
+        interval = f"({100 * share['low']:.1f} to {100 * share['high']:.1f})"
+        ms = 1000 * share["value"] * step["value"]  # of the last probe, the run itself
+        parts.append([part, f"{100 * share['value']:.1f} %", interval, f"{ms:.2f}"])
+    if result["data_wait"] is not None:
+        parts.append(["data wait", f"{100 * result['data_wait']:.1f} %", "(devices idle)", ""])
+    tables = ["", *text_table.columns(rates, (1, 3), "  "), "", *text_table.columns(parts, (1, 3), "  ")]
+    return "\n".join([*tables, "", result["verdict"], "", *_advice(result["advice"])])
+
+
+def _advice(suggestions: List[dict]) -> List[str]:
+    if not suggestions:
+        return ["  no setting is predicted to gain 1 % or more"]
+    rows = [[one["setting"], f"{100 * one['gain']:+.0f} % images/s at most", one["why"]] for one in suggestions]
+    return ["  settings with the largest predicted gain:", *text_table.columns(rows, indent="  ")]

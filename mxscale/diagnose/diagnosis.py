@@ -7,33 +7,25 @@ import statistics
 from dataclasses import asdict
 from typing import Dict, List, Optional
 
-from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config
 from mxscale.config.verb_settings import Diagnose
-from mxscale.diagnose import advice, breakdown, presentation, probes, timing
+from mxscale.diagnose import advice, breakdown, probes, timing
 from mxscale.diagnose import record as recording
-from mxscale.diagnose.record import Measurement
-from mxscale.diagnose.timing import Refused
+from mxscale.diagnose.record import Measurement, Result
 from mxscale.environment import hosts
 from mxscale.environment.placement import Placement
 from mxscale.launcher import setup
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
-from mxscale.util.errors import ConfigError
 
 LOOK_STEPS = 5  # of the first run, which finds the number of ranks and the time of a step
 INTERVALS = 8  # per probe
 
 
-def check(config: Config) -> None:
-    """Raise ConfigError for settings that can't be diagnosed."""
-    recording.check(config, "a diagnosis", "diagnose.seconds and diagnose.repeats")
-
-
 def main(config: Config, settings: Diagnose) -> int:
     """Run a diagnosis and return the exit status. Raises ConfigError before the first step."""
-    check(config)
+    recording.check(config, "a diagnosis", "diagnose.seconds and diagnose.repeats")
     price = setup.price_of(config, hosts.find(config))
     return recording.execute(Diagnostics, config, price, settings)
 
@@ -47,19 +39,15 @@ class Diagnostics(Measurement):
         super().__init__(record, signals, config, settings)
         self.run: Optional[probes.Run] = None
         self.times: Dict[str, List[List[float]]] = {}  # of complete repetitions
-        self.waited, self.others, self.parameters_mb = [], [], None
+        self.waited: List[float] = []
 
     # ------------------------------------------------------------ preparation
 
     def prepare(self) -> None:
         """Prepare the run and take its first steps, to find errors, the number of ranks and the time of a step."""
         echo(f"run       {self.record}")
-        try:
-            (seen,) = timing.together([probes.untimed(self.config)], self._folder("look"), 0, LOOK_STEPS, self.signals)
-        except Refused as refused:
-            raise ConfigError(str(refused)) from None
+        (seen,) = self._together([probes.untimed(self.config)], "look", 0, LOOK_STEPS)
         self.run = probes.Run(seen.run.config(), seen.run.plan())
-        self.parameters_mb = seen.parameters_mb
         step_s = self.run.sizes.global_batch / statistics.median(seen.rates)
         self.configs = probes.configs(self.run, interval=max(1, round(self.settings.seconds / INTERVALS / step_s)))
         self.describe_trial(seen.run)
@@ -76,7 +64,7 @@ class Diagnostics(Measurement):
             f"probes    {', '.join(names)}",
             f"each      {settings.seconds:g} s after its start, {settings.repeats} times, in turn",
         ]
-        return "\n".join([*lines, *(f"left out  {why}" for why in left_out(self.run))])
+        return "\n".join([*lines, *(f"left out  {why}" for why in probes.left_out(self.configs))])
 
     # ------------------------------------------------------------ measuring
 
@@ -94,9 +82,7 @@ class Diagnostics(Measurement):
 
     def _once(self, name: str, folder: str) -> List[float]:
         """Run a probe and return the seconds of a step by interval."""
-        limits = self.settings.seconds, self.settings.warmup_steps
-        readings = timing.together(self.configs[name], self._folder(folder), *limits, self.signals)
-        self.others.append(readings[0].others)
+        readings = self._together(self.configs[name], folder, self.settings.seconds, self.settings.warmup_steps)
         if name == "all":
             self.waited += readings[0].waited
         alone = name in ("compute", "side_by_side")  # ranks without exchange, whose steps are independent
@@ -107,18 +93,17 @@ class Diagnostics(Measurement):
     def _images(self) -> int:
         return self.run.sizes.global_batch
 
-    def _folder(self, name: str):
-        return self.record.path / "probes" / name
+    def _together(self, configs: List[Config], name: str, seconds: float, warmup: int) -> List[timing.Reading]:
+        return timing.together(configs, self.record.path / "probes" / name, seconds, warmup, self.signals)
 
     # ------------------------------------------------------------ result
 
-    def result(self) -> Optional[dict]:
-        """Return the content of diagnosis.json; None if nothing was measured."""
+    def result(self) -> Optional[Result]:
         if not self.times:
             return None
         parts = breakdown.diagnose(self.times)
         facts = self._facts()
-        return {
+        content = {
             "kind": parts.kind,
             "verdict": parts.verdict,
             "steps_s": {name: step._asdict() for name, step in parts.steps.items()},
@@ -126,9 +111,8 @@ class Diagnostics(Measurement):
             "shares": {part: share._asdict() for part, share in parts.shares.items()},
             "advice": [suggestion._asdict() for suggestion in advice.advise(parts, facts, self.run.config)],
             "data_wait": statistics.median(self.waited) if self.waited else None,
-            "others_cores": statistics.median(self.others),
             "facts": asdict(facts),
-            "left_out": left_out(self.run),
+            "left_out": probes.left_out(self.configs),
             "images_per_step": self._images,
             "repeats": len(self.times["compute"]),
             "settings": asdict(self.settings),
@@ -136,21 +120,7 @@ class Diagnostics(Measurement):
             "data": self.run.config.data.kind,
             "times_s": self.times,
         }
-
-    def metrics(self, content: dict) -> Dict[str, float]:
-        """Return shares and rates with their bounds, and 1 - real/synthetic."""
-        metrics = {}
-        for group, values in (("share", content["shares"]), ("images_per_s", content["images_per_s"])):
-            for name, estimate in values.items():
-                metrics[f"diagnose/{group}/{name}"] = estimate["value"]
-                metrics[f"diagnose/{group}/{name}_low"] = estimate["low"]
-                metrics[f"diagnose/{group}/{name}_high"] = estimate["high"]
-        if "input" in content["shares"]:
-            metrics["diagnose/gap"] = content["shares"]["input"]["value"]
-        return metrics
-
-    def text(self, content: dict) -> str:
-        return f"{presentation.table(content)}\n\n{content['verdict']}\n\n{presentation.advice(content)}"
+        return Result(content, metrics(content), text=breakdown.text(content))
 
     def _facts(self) -> advice.Facts:
         plan = self.run.plan
@@ -161,23 +131,22 @@ class Diagnostics(Measurement):
             device=plan.device,
             cores=placed.cores,
             ranks_here=placed.per_host,
-            micro_batches=self.run.micro_batches,
-            parameters_mb=self.parameters_mb,
             larger_fits=2 * plan.sizes.global_batch <= plan.sizes.train_images,
         )
 
 
+def metrics(content: dict) -> Dict[str, float]:
+    """Return shares and rates with their bounds, and 1 - real/synthetic."""
+    values = {}
+    for group, estimates in (("share", content["shares"]), ("images_per_s", content["images_per_s"])):
+        for name, estimate in estimates.items():
+            values[f"diagnose/{group}/{name}"] = estimate["value"]
+            values[f"diagnose/{group}/{name}_low"] = estimate["low"]
+            values[f"diagnose/{group}/{name}_high"] = estimate["high"]
+    if "input" in content["shares"]:
+        values["diagnose/gap"] = content["shares"]["input"]["value"]
+    return values
+
+
 def rate(step: breakdown.Estimate, images: int) -> breakdown.Estimate:
     return breakdown.Estimate(images / step.value, images / step.high, images / step.low)
-
-
-def left_out(run: probes.Run) -> List[str]:
-    """Return the probes that do not apply, with the reason."""
-    reasons = []
-    if run.sizes.ranks == 1:
-        reasons.append("exchange: one rank exchanges nothing")
-    elif run.plan.device != "cpu":
-        reasons.append("ranks side by side: on GPUs they share no cores")
-    if DATASETS[run.config.data.kind].generated:
-        reasons.append(f"input: data={run.config.data.kind} has none")
-    return reasons

@@ -5,10 +5,9 @@ optimizer.lr (schedule.reference_batch).
 """
 
 import math
-import time
 from dataclasses import asdict, replace
 from importlib.util import find_spec
-from typing import Dict, List, Optional
+from typing import List, Optional
 
 from mxscale.config.schema import Config
 from mxscale.config.verb_settings import FindLr
@@ -16,27 +15,20 @@ from mxscale.diagnose import lr_curve, timing
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.lr_curve import Curve
 from mxscale.diagnose.probes import endless
-from mxscale.diagnose.record import Measurement, Stopped
-from mxscale.diagnose.timing import Refused
+from mxscale.diagnose.record import Measurement, Result
 from mxscale.environment import hosts
 from mxscale.launcher import setup
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
 from mxscale.util import text_table
-from mxscale.util.errors import ConfigError
 
 LINES = 10  # of progress
 
 
-def check(config: Config) -> None:
-    """Raise ConfigError for settings that can't be tested."""
-    recording.check(config, "a range test", "find_lr.steps")
-
-
 def main(config: Config, settings: FindLr) -> int:
     """Run a range test, print and record its result, and return the exit status. Raises ConfigError."""
-    check(config)
+    recording.check(config, "a range test", "find_lr.steps")
     price = setup.price_of(config, hosts.find(config))
     return recording.execute(RangeTest, config, price, settings)
 
@@ -58,63 +50,44 @@ class RangeTest(Measurement):
         super().__init__(record, signals, config, settings)
         self.figure = record.path / "find-lr.png"
         self.half = lr_curve.half_window(settings.steps)
-        self.seen: Optional[RunDir] = None
+        self.short: Optional[timing.ShortRun] = None
         self.history: List[dict] = []  # lines of metrics with a loss, one for each step
 
     def measure(self) -> None:
         """Take steps until the loss diverges or the rate is lr_max; a loss that is not finite is no failure."""
         echo(f"run       {self.record}")
-        short, shown = timing.ShortRun(trial(self.config, self.settings), self.record.path / "trial"), 0
-        try:
-            while not self._complete():
-                time.sleep(timing.POLL_S)
-                if self.signals.reason:
-                    raise Stopped(self.signals.reason)
-                ended = short.process.poll() is not None  # before reading, so that no line is missed
-                self._read(short)
-                shown = self._show(shown)
-                if ended and not self._complete():
-                    short.check()
-        except Refused as refused:
-            raise ConfigError(str(refused)) from None
-        finally:
-            short.stop()
-            short.wait(self.signals)
+        self.short = timing.ShortRun(trial(self.config, self.settings), self.record.path / "trial")
+        with timing.stopping([self.short], self.signals):
+            timing.wait_for([self.short], self.signals, self._complete, "train/loss")
 
-    def _read(self, short: timing.ShortRun) -> None:
-        self.seen = self.seen or short.run()
-        lines = self.seen.history() if self.seen else []
-        self.history = [line for line in lines if "train/loss" in line["metrics"]][: self.settings.steps]
+    def _complete(self, written: List[List[dict]]) -> bool:
+        """Keep the lines, print one for each tenth of the steps, and return whether the test has ended."""
+        steps, printed = self.settings.steps, len(self.history) * LINES // self.settings.steps
+        self.history = written[0][:steps]
+        if len(self.history) * LINES // steps > printed:
+            last, rate = self.history[-1], self._rates()[-1]
+            echo(
+                f"  step {last['step']:{len(str(steps))}}/{steps}  optimizer.lr {rate:8.2g}  loss {self.losses[-1]:.4g}"
+            )
+        return len(self.history) == steps or lr_curve.end_of(self.losses, self.half) is not None
 
     @property
     def losses(self) -> List[float]:
         return [line["metrics"]["train/loss"] for line in self.history]
 
-    def _complete(self) -> bool:
-        full = len(self.history) == self.settings.steps
-        return full or lr_curve.end_of(self.losses, self.half) is not None
-
-    def _show(self, shown: int) -> int:
-        """Print a line for each tenth of the steps; return how many are printed."""
-        due = len(self.history) * LINES // self.settings.steps
-        if due > shown:
-            last, rate = self.history[-1], self._rates()[-1]
-            loss, steps = last["metrics"]["train/loss"], self.settings.steps
-            echo(f"  step {last['step']:{len(str(steps))}}/{steps}  optimizer.lr {rate:8.2g}  loss {loss:.4g}")
-        return due
-
     def _rates(self) -> List[float]:
         """Return the base rate of each step; the records have the effective rate."""
-        scaling = self.seen.plan().sizes.effective_lr / self.settings.lr_min
+        scaling = self.short.run().plan().sizes.effective_lr / self.settings.lr_min
         return [line["metrics"]["lr"] / scaling for line in self.history]
 
-    def result(self) -> Optional[dict]:
-        """Return the content of find-lr.json; None if no step was taken."""
+    def result(self) -> Optional[Result]:
         if not self.history:
             return None
+        run = self.short.run()
+        self.describe_trial(run)
         curve = lr_curve.curve(self._rates(), self.losses, self.half)
-        sizes = self.seen.plan().sizes
-        return {
+        sizes = run.plan().sizes
+        content = {
             "settings": asdict(self.settings),
             "global_batch": sizes.global_batch,
             "scaling": sizes.effective_lr / self.settings.lr_min,  # effective rate / optimizer.lr
@@ -123,22 +96,13 @@ class RangeTest(Measurement):
             "tenth_lr": curve.tenth_lr,
             **curve._asdict(),
         }
-
-    def save(self, content: dict) -> None:
-        self.describe_trial(self.seen)
+        text = report(content)
         if find_spec("matplotlib"):  # not in the images of ranks
             lr_curve.draw(content, str(self.figure))
-        steps = self.history[: len(content["losses"])]
-        rates = [{key: line["metrics"][key] for key in ("train/loss", "lr")} for line in steps]
-        lines = [(line["step"], line["time_ms"], metrics) for line, metrics in zip(steps, rates)]
-        recording.write_lines(self.record, lines)
-
-    def metrics(self, content: dict) -> Dict[str, float]:
-        rates = {name: content[f"{name}_lr"] for name in ("steepest", "tenth")}
-        return {f"find_lr/{name}": rate for name, rate in rates.items() if rate is not None}
-
-    def text(self, content: dict) -> str:
-        return report(content) + (f"\n\n  figure  {self.figure}" if self.figure.exists() else "")
+            text += f"\n\n  figure  {self.figure}"
+        steps = self.history[: len(curve.losses)]
+        suggested = {"find_lr/steepest": curve.steepest_lr, "find_lr/tenth": curve.tenth_lr}
+        return Result(content, {name: rate for name, rate in suggested.items() if rate is not None}, steps, text)
 
 
 def why_ended(losses: List[float], curve: Curve, settings: FindLr) -> str:

@@ -11,7 +11,7 @@ from mxscale.config.verb_settings import InputRates
 from mxscale.data import manifest, pack
 from mxscale.data.test_io import DECODER, TRAINING, measure, resolved
 from mxscale.diagnose import record as recording
-from mxscale.diagnose.record import Measurement, ProbeFailed, Stopped
+from mxscale.diagnose.record import Measurement, ProbeFailed, Result, Stopped
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher import setup
 from mxscale.launcher.context import NO_HOOK, Hook, Signals
@@ -25,12 +25,9 @@ HEAD = f"{'what':13} {'reader':11} {'threads':>7}  {'images/s (smallest to large
 
 
 def main(config: Config, settings: InputRates, hook: Hook = NO_HOOK) -> int:
-    """Measure, print and record the rates, and return the exit status.
+    """Measure, print and record the rates, and return the exit status. Raises ConfigError before the first one.
 
-    The data set is packed first if necessary. Raises ConfigError before the first measurement.
-
-    Args:
-        hook: As for recording.execute.
+    The data set is packed first if necessary.
     """
     request = resolved(settings, available_cores())
     check(config, request)
@@ -63,7 +60,10 @@ class Rates(Measurement):
         self.rows: List[Dict] = []
 
     def measure(self) -> None:
-        self._describe()
+        packed = self.packed
+        splits = {name: manifest.split_of(packed, name) for name, split in packed["splits"].items() if split["count"]}
+        identity = {"data_digest": packed["digest"], "data_dir": packed["dir"]}
+        self.describe(Plan(splits=splits, classes=len(packed["classes"]), **identity, device="cpu"), {})
         echo(f"run       {self.record}\n\n{HEAD}")
         try:
             for row in measure(self.config, self.packed, self.settings, self._until_stopped):
@@ -79,29 +79,16 @@ class Rates(Measurement):
                 raise Stopped(self.signals.reason)
             yield images
 
-    def _describe(self) -> None:
-        packed = self.packed
-        splits = {name: manifest.split_of(packed, name) for name, split in packed["splits"].items() if split["count"]}
-        classes = len(packed["classes"])
-        plan = Plan(splits=splits, classes=classes, data_digest=packed["digest"], data_dir=packed["dir"], device="cpu")
-        self.describe(plan, {})
-
-    def result(self) -> Optional[dict]:
+    def result(self) -> Optional[Result]:
+        """Return the rates; the step of a line of metrics is the number of threads."""
         if not self.rows:
             return None
         data = self.config.data
-        facts = {"data": data.kind, "digest": self.packed["digest"], "image_size": data.image_size}
-        return {
-            **facts, "batch": self.config.batch.per_device, "settings": asdict(self.settings), "rates": self.rows
-        }  # fmt: skip
-
-    def save(self, content: dict) -> None:
-        """Write a line of metrics for each rate: its step is the number of threads."""
-        lines = [(row["threads"], row["time_ms"], metrics(name_of(row), row)) for row in self.rows]
-        recording.write_lines(self.record, lines)
-
-    def metrics(self, content: dict) -> Dict[str, float]:
-        return headline(self.rows, self.config.data.reader)
+        content = {"data": data.kind, "digest": self.packed["digest"], "image_size": data.image_size,
+                   "batch": self.config.batch.per_device, "settings": asdict(self.settings),
+                   "rates": self.rows}  # fmt: skip
+        lines = [recording.line(row["threads"], row["time_ms"], metrics(name_of(row), row)) for row in self.rows]
+        return Result(content, headline(self.rows, data.reader), lines)
 
 
 def name_of(row: Dict) -> str:

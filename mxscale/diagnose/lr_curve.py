@@ -54,9 +54,7 @@ def end_of(losses: Sequence[float], half: int) -> Optional[int]:
 def curve(rates: Sequence[float], losses: Sequence[float], half: int) -> Curve:
     """Return the curve of a test with its suggestions, if the loss fell by more than the noise of a step.
 
-    Args:
-        rates: The learning rate of each step, increasing.
-        losses: The loss of each step; those after the end of the test are left out.
+    Rates and losses are those of each step; steps after the end of the test are left out.
     """
     end = end_of(losses, half)
     rates, losses = list(rates[:end]), list(losses[:end])

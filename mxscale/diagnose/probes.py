@@ -12,9 +12,15 @@ from mxscale.config.backends import SINGLE_RANK
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Checkpoint, Comm, Config, Data, Schedule, Tracking
 from mxscale.config.sizes import Sizes
+from mxscale.diagnose import breakdown
 from mxscale.rundir.plan import Plan
 
 NEVER = 10**6  # epochs
+NEEDS = {
+    "side_by_side": "only several ranks on a CPU share cores",
+    "exchange": "one rank exchanges nothing",
+    "all": "generated images are not read",
+}
 LR = 1e-4  # rates do not depend on it, and synthetic labels must not lead to NaN
 
 
@@ -64,13 +70,7 @@ def untimed(config: Config) -> Config:
 
 
 def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
-    """Return the runs of each probe, which run at the same time.
-
-    One rank has no exchange, ranks on GPUs share no cores, and generated images have no input.
-
-    Args:
-        interval: Steps between two lines of metrics.
-    """
+    """Return the runs of each probe that applies, which run at the same time; interval: steps between two lines."""
     ranks = run.sizes.ranks
     threads = replace(run.config.launch, ranks=ranks, threads=run.plan.threads)
     real = replace(run.config, log_every=interval, launch=threads)
@@ -83,6 +83,11 @@ def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
     if not DATASETS[real.data.kind].generated:
         runs["all"] = [real]
     return runs
+
+
+def left_out(runs: Dict[str, List[Config]]) -> List[str]:
+    """Return the probes that do not apply, each with the reason."""
+    return [f"{breakdown.LEVELS[name]}: {why}" for name, why in NEEDS.items() if name not in runs]
 
 
 def synthetic_data(run: Run) -> Data:

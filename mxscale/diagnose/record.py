@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from dataclasses import asdict, replace
-from typing import Any, Dict, List, Optional, Tuple, Type
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Type
 
 import psutil
 
@@ -42,13 +42,21 @@ class ProbeFailed(Exception):
     """The measurement, or a probe of it, failed; the message is one line."""
 
 
+class Result(NamedTuple):
+    """What a measurement has measured."""
+
+    content: dict  # of its file
+    metrics: Dict[str, float]  # of the run
+    lines: Sequence[dict] = ()  # of metrics.jsonl
+    text: str = ""  # printed at the end
+
+
 class Measurement:
     """A measurement in a run directory of its own. It holds what it has measured, also if it is interrupted.
 
     Each has, besides the methods below:
         measure(): Measure. Raises Stopped after a signal, ProbeFailed, or ConfigError if nothing can be measured.
-        result(): Return the content of the result's file; None if nothing was measured.
-        metrics(content): Return the metrics of the run.
+        result(): Return the Result; None if nothing was measured.
     """
 
     name: str  # of the verb, and of the folder below `runs`
@@ -57,13 +65,6 @@ class Measurement:
 
     def __init__(self, record: RunDir, signals: Signals, config: Config, settings: Any):
         self.record, self.signals, self.config, self.settings = record, signals, config, settings
-
-    def save(self, content: dict) -> None:
-        """Write further files of a result."""
-
-    def text(self, content: dict) -> str:
-        """Return what is printed of a result at the end; "" if all is printed while it is measured."""
-        return ""
 
     def describe(self, plan: Plan, tags: Dict[str, str]) -> None:
         """Write plan, environment and MLflow's params; `tags` in addition to those of every run."""
@@ -98,8 +99,7 @@ def execute(kind: Type[Measurement], config: Config, price: Price, *arguments: A
         arguments: Of the measurement: the verb's own settings, and what else it takes.
         hook: Has the time from which the run is billed; its `on_created` receives the run directory.
 
-    Raises:
-        ConfigError: Nothing can be measured; the run directory is removed.
+    Raises ConfigError if nothing can be measured; the run directory is removed.
     """
     record = directory.create(replace(config, entry=kind.name))
     with Signals() as signals:
@@ -114,17 +114,18 @@ def execute(kind: Type[Measurement], config: Config, price: Price, *arguments: A
                 status, error = INTERRUPTED, str(stopped)
             except ProbeFailed as failed:
                 status, error = FAILURE, str(failed)
-        content = work.result()
-        if content:
-            work.save(content)
-            record.write(work.file, content)
-            if text := work.text(content):
-                echo(text)
-        close(record, STATES[status], error, work.metrics(content) if content else {})
+        result = work.result()
+        if result:
+            record.write(work.file, result.content)
+            if result.lines:
+                write_text(record.metrics_file, "".join(f"{json.dumps(line)}\n" for line in result.lines))
+            if result.text:
+                echo(result.text)
+        close(record, STATES[status], error, result.metrics if result else {})
         mirror = tracker.open_mirror(record, config.tracking, run_cost.cost_of(record))
         unsent = mirror.finish(unwanted=lambda: signals.urgent)
     if status == INTERRUPTED:
-        kept = f"partial result in {record.path / work.file}" if content else "nothing was measured"
+        kept = f"partial result in {record.path / work.file}" if result else "nothing was measured"
         echo(f"interrupted ({error}); {kept}")
     echo(f"\n  view    {view_hint(record)}")
     if unsent:
@@ -135,12 +136,7 @@ def execute(kind: Type[Measurement], config: Config, price: Price, *arguments: A
 
 
 def check(config: Config, what: str, limits: str) -> None:
-    """Raise ConfigError for settings that no measurement has.
-
-    Args:
-        what: The measurement, as the subject of a sentence.
-        limits: The settings that limit its time.
-    """
+    """Raise ConfigError for settings that no measurement has; limits: the settings that limit its time."""
     claims.check(config.claims)
     if config.resume is not None:
         raise ConfigError(f"resume={config.resume}: {what} starts its own runs; leave it out")
@@ -150,18 +146,17 @@ def check(config: Config, what: str, limits: str) -> None:
         uris.store_uri(config.tracking, config.runs)
 
 
+def line(step: int, time_ms: int, metrics: Dict[str, float]) -> dict:
+    """Return a line of metrics.jsonl."""
+    return {"attempt": 1, "step": step, "time_ms": time_ms, "metrics": metrics}
+
+
 def begin(record: RunDir, price: Price, started: Optional[float] = None) -> None:
     """Write the status and the price; the cost begins at `started`, by default with the process."""
     began = started or psutil.Process().create_time()
     record.begin_alive(1)
     record.write_status(Status(attempts=(Attempt(1, int(1000 * began), price.nodes),), attempt=1))
     record.write_price(price)
-
-
-def write_lines(record: RunDir, lines: List[Tuple[int, int, Dict[str, float]]]) -> None:
-    """Write metrics.jsonl from (step, time_ms, metrics)."""
-    values = [{"attempt": 1, "step": step, "time_ms": time_ms, "metrics": metrics} for step, time_ms, metrics in lines]
-    write_text(record.metrics_file, "".join(f"{json.dumps(line)}\n" for line in values))
 
 
 def close(record: RunDir, state: str, error: Optional[str], metrics: Dict[str, float]) -> None:

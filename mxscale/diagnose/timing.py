@@ -1,33 +1,37 @@
-"""Timed short runs: child processes, stopped after the measurement; their rates are read from metrics.jsonl."""
+"""Timed short runs: child processes, stopped after the measurement; their rates are read from metrics.jsonl.
+
+`python -m mxscale.diagnose.timing CONFIG.yaml` is such a child. SIGTERM stops it at a step, and so does the end of the
+process that started it.
+"""
 
 import contextlib
+import ctypes
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Callable, List, NamedTuple, Optional
+from typing import Callable, Iterator, List, NamedTuple, Optional
 
-import psutil
 import yaml
 
-from mxscale.config.schema import Config, to_dict
+from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.diagnose.record import ProbeFailed, Stopped
+from mxscale.launcher import run as launcher
 from mxscale.launcher.commands import ROOT
 from mxscale.launcher.context import Signals
 from mxscale.rundir import directory
-from mxscale.rundir.directory import INTERRUPTED, RunDir
+from mxscale.rundir.directory import FAILURE, INTERRUPTED, REFUSED, RunDir
+from mxscale.util.errors import ConfigError, RunFailed
 
 RATE = "throughput/images_per_s"
 LEAST = 3  # intervals of a probe, at least
 POLL_S = 0.1
+PR_SET_PDEATHSIG = 1  # sys/prctl.h
 PATIENCE_S = 60.0  # beyond launch.stop_grace_s, for a run to stop
-
-
-class Refused(ProbeFailed):
-    """A probe was refused before its first step."""
 
 
 class Reading(NamedTuple):
@@ -36,8 +40,6 @@ class Reading(NamedTuple):
     rates: List[float]  # images/s by interval
     waited: List[float]  # data wait by interval, as a share
     run: RunDir
-    others: float = 0.0  # cores of this machine that other processes used
-    parameters_mb: Optional[float] = None  # in units of 2^20 bytes; None without a checkpoint
 
 
 class ShortRun:
@@ -45,7 +47,6 @@ class ShortRun:
 
     def __init__(self, config: Config, folder: Path):
         self.folder, self.entry, self.patience = folder, config.entry, config.launch.stop_grace_s + PATIENCE_S
-        self.parameters_mb: Optional[float] = None  # of its final checkpoint, once it has ended
         folder.mkdir(parents=True)
         request = folder / "asked.yaml"
         request.write_text(yaml.safe_dump({**to_dict(config), "runs": str(folder)}, sort_keys=False))
@@ -53,7 +54,7 @@ class ShortRun:
         with open(self.log, "wb") as log:
             # in its own session, so that Ctrl-C reaches only the diagnosis
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "mxscale.diagnose.short_run", str(request)],
+                [sys.executable, "-m", "mxscale.diagnose.timing", str(request)],
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
@@ -63,22 +64,18 @@ class ShortRun:
         runs = directory.runs_of(self.folder, self.entry)
         return runs[0] if runs else None
 
-    def lines(self) -> List[dict]:
-        """Return the lines of its metrics that have a rate."""
+    def lines(self, metric: str = RATE) -> List[dict]:
+        """Return the lines of its metrics that have a metric."""
         run = self.run()
-        return [line for line in run.history() if RATE in line["metrics"]] if run else []
+        return [line for line in run.history() if metric in line["metrics"]] if run else []
 
-    def check(self) -> None:
-        """Raise ProbeFailed or Refused if the run has ended by itself."""
+    def check(self, expected: Optional[int] = None) -> None:
+        """Raise ConfigError if the run was refused, ProbeFailed if it ended with another status than expected."""
         status = self.process.poll()
-        if status is not None:
-            kind = Refused if status == directory.REFUSED else ProbeFailed
-            raise kind(self.last_error() or f"exit status {status}; see {self.log}")
-
-    def last_error(self) -> Optional[str]:
-        """Return the last error line of the run's output."""
-        lines = re.findall(r"^error: (.*)$", self.log.read_text(errors="replace"), re.MULTILINE)
-        return lines[-1] if lines else None
+        if status != expected:
+            errors = re.findall(r"^error: (.*)$", self.log.read_text(errors="replace"), re.MULTILINE)
+            kind = ConfigError if status == REFUSED else ProbeFailed
+            raise kind(errors[-1] if errors else f"exit status {status}; see {self.log}")
 
     def stop(self) -> None:
         """Send SIGTERM; a second one stops at once."""
@@ -93,17 +90,13 @@ class ShortRun:
         self.stop()
         self.process.wait()
         if run := self.run():
-            for path in run.checkpoints.glob("[0-9]*/params"):
-                self.parameters_mb = path.stat().st_size / 2**20
             shutil.rmtree(run.checkpoints, ignore_errors=True)
 
 
 def together(configs: List[Config], folder: Path, seconds: float, warmup: int, signals: Signals) -> List[Reading]:
     """Run configs at the same time and read their metrics for `seconds`, once all have done `warmup` steps.
 
-    Raises:
-        ProbeFailed: A run ended by itself.
-        Stopped: A signal arrived.
+    Raises as `wait_for`.
     """
 
     def warm(written) -> bool:
@@ -113,54 +106,66 @@ def together(configs: List[Config], folder: Path, seconds: float, warmup: int, s
         enough = all(len(lines) - begin >= LEAST for begin, lines in zip(first, written))
         return enough and time.monotonic() >= deadline
 
-    runs = []
-    try:
+    runs: List[ShortRun] = []
+    with stopping(runs, signals):
         for number, config in enumerate(configs):
             runs.append(ShortRun(config, folder / str(number)))
-        first = [count + 1 for count in _wait(runs, signals, warm)]  # the first complete line after the warm-up
-        before, deadline = load(runs), time.monotonic() + seconds
-        last, after = _wait(runs, signals, measured), load(runs)
+        first = [count + 1 for count in wait_for(runs, signals, warm)]  # the first complete line after the warm-up
+        deadline = time.monotonic() + seconds
+        last = wait_for(runs, signals, measured)
+    for run in runs:
+        run.check(expected=INTERRUPTED)
+    return [_reading(run, begin, end) for run, begin, end in zip(runs, first, last)]
+
+
+@contextlib.contextmanager
+def stopping(runs: List[ShortRun], signals: Signals) -> Iterator[None]:
+    """Stop the runs at the end of the block, all of them before waiting for any."""
+    try:
+        yield
     finally:
-        for run in runs:  # before waiting for any
+        for run in runs:
             run.stop()
         for run in runs:
             run.wait(signals)
-    for run in runs:
-        if run.process.returncode != INTERRUPTED:
-            raise ProbeFailed(run.last_error() or f"exit status {run.process.returncode}; see {run.log}")
-    others = max(0.0, (after[1] - before[1]) / (after[0] - before[0]))
-    return [_reading(run, begin, end, others) for run, begin, end in zip(runs, first, last)]
 
 
-def _wait(runs: List[ShortRun], signals: Signals, enough: Callable[[List[List[dict]]], bool]) -> List[int]:
-    """Wait until the lines of the runs are enough; return the number of lines of each.
+def wait_for(
+    runs: List[ShortRun], signals: Signals, enough: Callable[[List[List[dict]]], bool], metric: str = RATE
+) -> List[int]:
+    """Wait until the lines of the runs that have a metric are enough; return the number of lines of each.
 
-    Raises Stopped or ProbeFailed.
+    Raises Stopped after a signal, ProbeFailed or ConfigError if a run ended before.
     """
     while True:
         time.sleep(POLL_S)
         if signals.reason:
             raise Stopped(signals.reason)
-        for run in runs:
-            run.check()
-        written = [run.lines() for run in runs]
+        ended = [run for run in runs if run.process.poll() is not None]  # before reading, so that no line is missed
+        written = [run.lines(metric) for run in runs]
         if enough(written):
             return [len(lines) for lines in written]
+        for run in ended:
+            run.check()
 
 
-def load(runs: List[ShortRun]) -> tuple:
-    """Return the time, and the seconds that cores were busy with other processes or withheld by the host."""
-    times, measured_s = psutil.cpu_times(), 0.0
-    for run in runs:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            parent = psutil.Process(run.process.pid)
-            for process in [parent, *parent.children(recursive=True)]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    measured_s += sum(process.cpu_times()[:2])
-    return time.monotonic(), sum(times[:8]) - times.idle - times.iowait - measured_s
+def _reading(run: ShortRun, first: int, last: int) -> Reading:
+    lines = [line["metrics"] for line in run.lines()[first:last]]
+    names = (RATE, "time/data_wait")
+    return Reading(*([line[name] for line in lines if name in line] for name in names), run.run())
 
 
-def _reading(run: ShortRun, first: int, last: int, others: float) -> Reading:
-    metrics = [line["metrics"] for line in run.lines()[first:last]]
-    rates, waited = ([line[name] for line in metrics if name in line] for name in (RATE, "time/data_wait"))
-    return Reading(rates, waited, run.run(), others, run.parameters_mb)
+def main(path: str) -> int:
+    """Run the config in a file until SIGTERM, which the kernel sends when the parent ends; return the exit status."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    with open(path) as file:
+        config = from_dict(yaml.safe_load(file))
+    try:
+        return launcher.execute(config).exit
+    except (ConfigError, RunFailed) as error:
+        print(f"error: {error}", flush=True)
+        return REFUSED if isinstance(error, ConfigError) else FAILURE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

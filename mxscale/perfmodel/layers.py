@@ -32,11 +32,9 @@ def network(name: str, image_size: Optional[int] = None, classes: Optional[int] 
     a global pooling, but not in AlexNet and VGG.
 
     Args:
-        image_size: Side in pixels; None for that of the table.
-        classes: Number of classes; None for that of the table.
+        image_size: Side in pixels; None for that of the table, as for the number of classes.
 
-    Raises:
-        ConfigError: The table lacks the network.
+    Raises ConfigError if the table lacks the network.
     """
     rows = _table().get(name)
     if rows is None:

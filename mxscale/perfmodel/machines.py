@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Callable, Mapping, Optional, Tuple
 
 from mxscale.config import schema
-from mxscale.config.price_sources import PRICE_SOURCES
+from mxscale.config.verb_settings import Plan
 from mxscale.cost import prices
 from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.step_time import FREE, Link
 from mxscale.rundir.price import Price
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.util.errors import ConfigError
 
+NOTHING_GIVEN = Plan()
 GBIT = 1e9 / 8  # bytes/s
 
 
@@ -36,25 +37,20 @@ def node(
     settings: schema.Machine,
     price_of: Callable[[schema.Machine], Price],
     links: Mapping[str, Link],
-    gpus: Optional[int] = None,
-    nic_gbps: Optional[float] = None,
-    rdma: Optional[bool] = None,
+    given: Plan = NOTHING_GIVEN,
 ) -> Machine:
-    """Return the machine that the settings name; values that are given override the tables.
+    """Return the machine that the settings name.
 
     Args:
         price_of: Returns the price of one node, as prices.freeze_price does.
         links: Measured ones, inside a node (`intra`) and between nodes (`nic`).
+        given: Its gpus, nic_gbps and rdma override the tables.
 
-    Raises:
-        ConfigError: The instance, its devices or its price is unknown.
+    Raises ConfigError if the instance, the number of its devices or its price is unknown.
     """
+    price = price_of(replace(settings, nodes=1))
     row = hardware.instances().get(settings.instance or "", {})
-    priced = gpus and settings.instance and price_of(replace(settings, nodes=1)).known  # from a user's table
-    if not row and PRICE_SOURCES[settings.provider].listed and not priced:
-        where = f"machine.instance={settings.instance}" if settings.instance else "machine.instance is missing"
-        raise ConfigError(f"{where}{nearest(settings.instance or '', hardware.instances())}")
-    devices = gpus or int(row.get("gpus") or 0)
+    devices = given.gpus or int(row.get("gpus") or 0)
     if not devices:
         what = settings.instance or f"machine={settings.provider}"
         raise ConfigError(f"plan.gpus is missing: the number of devices of a {what} node is unknown")
@@ -62,11 +58,10 @@ def node(
     ring, kvstore, inside = inside_node(gpu, devices)
     if measured := links.get("intra"):
         ring, kvstore, inside = measured, measured, "measured inside a node"
-    rdma = row.get("rdma") == "yes" if rdma is None else rdma
-    nic, servers, between = between_nodes(nic_gbps or float(row.get("nic_gbps") or 0), rdma)
+    rdma = row.get("rdma") == "yes" if given.rdma is None else given.rdma
+    nic, servers, between = between_nodes(given.nic_gbps or float(row.get("nic_gbps") or 0), rdma)
     if measured := links.get("nic"):
         nic, servers, between = measured, measured, "measured between nodes"
-    price = price_of(replace(settings, nodes=1))
     name = settings.instance or settings.provider
     money = [math.nan if value is None else value for value in map(price.per_hour, ("usd", "eur"))]
     of_devices = f"{devices} x {gpu or 'device'}, {inside}, " if gpu or devices > 1 else ""

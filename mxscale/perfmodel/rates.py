@@ -66,14 +66,11 @@ def of_device(
     given: Optional[float] = None,
     runs: Sequence[Measured] = (),
 ) -> Rate:
-    """Return the rate of one device.
+    """Return the rate of one device. Raises ConfigError if no source has it.
 
     Args:
         gpu: Name of the device; None: a CPU, or unknown.
         given: The value of plan.images_per_s.
-
-    Raises:
-        ConfigError: No source has the rate.
     """
     if given is not None:
         return Rate(given, "given (plan.images_per_s)")
@@ -138,9 +135,8 @@ def reported(
     what = f"{point.model} on {point.gpu}, {point.precision}, batch {point.batch:g}: {point.source}"
     work = _work(network)
     scaled = [f"batch {batch}"] * (point.batch != batch) + [f"{work:.3g} of the FLOPs (image size)"] * (work != 1)
-    if not scaled:
-        return Rate(point.rate, f"published ({what})", "published")
-    return Rate(at_batch(point, batch, work), f"published ({what}), scaled to {' and '.join(scaled)}", "published")
+    note = f", scaled to {' and '.join(scaled)}" if scaled else ""
+    return Rate(at_batch(point, batch, work) if scaled else point.rate, f"published ({what}){note}", "published")
 
 
 def _work(network: Network) -> float:

@@ -20,8 +20,6 @@ from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.machines import Machine
 from mxscale.perfmodel.step_time import FREE, Link
 
-ONE_NODE = [entry.name for entry in BACKENDS.values() if entry.drives_all_devices]
-
 Plans = Dict[str, np.ndarray]  # column -> one value per plan
 INNER = ("machine", "servers_setting")  # columns that `rows` omits: index in the grid, servers as requested
 
@@ -82,7 +80,8 @@ def combine(grid: Grid) -> Tuple[Plans, Dict[str, int]]:
         "compression": compression,
         "double_buffering": delayed,
     }
-    reasons = [_refusal(*values) for values in _listed(plans, *REFUSED_BY)]
+    refused_by = ("nodes", "comm", "precision", "compression", "double_buffering")
+    reasons = [_refusal(*values) for values in _listed(plans, *refused_by)]
     valid = np.array([not reason for reason in reasons])
     return {name: column[valid] for name, column in plans.items()}, dict(Counter(filter(None, reasons)))
 
@@ -98,15 +97,12 @@ def _layouts(grid: Grid) -> List[Tuple[int, str, str, int]]:
     return list(layouts.values())
 
 
-REFUSED_BY = ("nodes", "comm", "precision", "compression", "double_buffering")
-
-
 @functools.cache
 def _refusal(nodes: int, comm: str, precision: str, compression: str, double_buffering: bool) -> str:
     """Return why a combination is invalid; "" if it is valid."""
     backend, wire = BACKENDS[comm], COMPRESSIONS[compression]
     if backend.drives_all_devices and nodes > 1:
-        return f"{', '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node"
+        return f"comm={comm} drives the devices of one node"
     if precision not in wire.accepted:
         return f"compression={compression} needs {' or '.join(wire.accepted)} gradients"
     if compression not in backend.compression:

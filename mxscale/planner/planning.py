@@ -5,7 +5,7 @@ import json
 import os
 import textwrap
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -15,15 +15,15 @@ from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import Config
 from mxscale.config.sizes import bucket_bytes
 from mxscale.config.verb_settings import Plan
-from mxscale.cost.prices import UnknownSpotPrice
 from mxscale.cost.run_cost import pricing
 from mxscale.data.class_names import class_names
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
 from mxscale.perfmodel.step_time import Link
-from mxscale.planner import choice, table
-from mxscale.rundir.price import Price
-from mxscale.util.errors import ConfigError, nearest
+from mxscale.planner import table
+from mxscale.util.errors import ConfigError
+
+Limits = Dict[str, float]  # column (hours, usd, eur) -> upper limit
 
 
 def main(config: Config, settings: Plan, as_json: bool) -> None:
@@ -58,7 +58,7 @@ class Result:
     plans: scenarios.Plans
     left_out: Dict[str, int]  # reason -> number of invalid combinations
     inputs: Dict[str, str]  # descriptions of what the plans rest on
-    limits: choice.Limits
+    limits: Limits
     answer: Dict[str, int]  # description -> index of a plan
 
 
@@ -69,15 +69,31 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
     network = layers.network(config.model.name, config.data.image_size, classes)
     measured = calibration.read(settings.calibrate, config)
     served = SERVERS in map(MODELLED.get, swept["comm"]) and swept["servers"] != ["0"]
-    price_of = _known_or_not(pricing(config))
-    nodes = _nodes(config, settings, measured.links, price_of)
+    nodes = _nodes(config, settings, measured.links)
     for node in nodes:
         if node.nic is None and (served or max(swept["nodes"]) > 1):
             raise ConfigError(f"plan.nic_gbps is missing: the link between nodes of {node.name} is unknown")
-    server = _server(config, settings, measured.links, price_of) if served else None
+    server = _server(config, settings, measured.links) if served else None
     device_rates, rate_sources, error = _rates(network, nodes, swept, settings.images_per_s, measured.runs)
     epochs, fed = settings.epochs or config.epochs, settings.input_images_per_s
-    known = {"images": images, "epochs": epochs, "rates": device_rates, "server": server, "input_images_per_s": fed}
+    buckets = {
+        delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
+        for delayed in (False, True)
+    }
+    task = scenarios.Task(
+        network=network,
+        images=images,
+        epochs=epochs,
+        rates=device_rates,
+        server=server,
+        accumulation=config.batch.accumulation,
+        bucket_bytes=buckets,
+        overlap=config.comm.overlap,
+        input_images_per_s=fed,
+        setup_s=60 * config.launch.setup_minutes,
+        billing=config.machine.billing,
+        minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,
+    )
     inputs = {
         "network": f"{network.name}: {network.gradients / 1e6:.1f} million gradients, "
         f"{network.flops / 1e9:.2f} GFLOPs per forward pass",
@@ -89,25 +105,7 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
         "price": "; ".join(dict.fromkeys(node.price for node in nodes)),
         "servers": f"{server.links}; {server.price}" if server else None,
     }
-    inputs = {name: text for name, text in inputs.items() if text}
-    return scenarios.Grid(nodes, **swept), _task(config, network, **known), inputs
-
-
-def _task(config: Config, network: layers.Network, **known) -> scenarios.Task:
-    """Return the settings of all plans; known: those that the configuration does not fix."""
-    return scenarios.Task(
-        network=network,
-        accumulation=config.batch.accumulation,
-        bucket_bytes={
-            delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
-            for delayed in (False, True)
-        },
-        overlap=config.comm.overlap,
-        setup_s=60 * config.launch.setup_minutes,
-        billing=config.machine.billing,
-        minimum_s=PRICE_SOURCES[config.machine.provider].minimum_s,
-        **known,
-    )
+    return scenarios.Grid(nodes, **swept), task, {name: text for name, text in inputs.items() if text}
 
 
 def _swept(config: Config, settings: Plan) -> Dict[str, list]:
@@ -147,19 +145,7 @@ def epoch_of(config: Config, settings: Plan) -> Tuple[int, Optional[int], str]:
     return round(published.train_images * (1 - validation_share)), classes, data.kind
 
 
-def _known_or_not(price_of: Callable) -> Callable:
-    """Return `price_of` with an unknown price in place of a refusal if no spot price is known."""
-
-    def price(machine) -> Price:
-        try:
-            return price_of(machine)
-        except UnknownSpotPrice as error:
-            return Price(known=False, why=str(error))
-
-    return price
-
-
-def _nodes(config: Config, settings: Plan, links: Dict[str, Link], price_of: Callable) -> List[machines.Machine]:
+def _nodes(config: Config, settings: Plan, links: Dict[str, Link]) -> List[machines.Machine]:
     """Return the requested machines; links: measured ones. Raises ConfigError."""
     machine = config.machine
     names = settings.listed("instance", None) if settings.instance else [machine.instance]
@@ -169,25 +155,20 @@ def _nodes(config: Config, settings: Plan, links: Dict[str, Link], price_of: Cal
     for name in names:
         instance, _, market = (name or "").partition(":")  # INSTANCE or INSTANCE:MARKET
         named = replace(machine, instance=instance or None, market=market or machine.market)
-        node = machines.node(named, price_of, links, settings.gpus, settings.nic_gbps, settings.rdma)
+        node = machines.node(named, pricing(config), links, settings)
         nodes.append(replace(node, name=name) if market else node)
     return nodes
 
 
-def _server(config: Config, settings: Plan, links: Dict[str, Link], price_of: Callable) -> machines.Machine:
+def _server(config: Config, settings: Plan, links: Dict[str, Link]) -> machines.Machine:
     """Return the machine of a dedicated parameter server; links: measured ones. Raises ConfigError."""
     name, price = settings.server_instance, settings.server_usd_per_hour
-    if name is None:
-        raise ConfigError("plan.server_instance is missing; set plan.servers=0 for servers on the workers' nodes")
-    known = name in hardware.instances()
-    if not known and price is None:
-        near = nearest(name, hardware.instances())
-        raise ConfigError(f"plan.server_instance={name}{near}; for another one give plan.server_usd_per_hour")
-    provider = "aws" if known and price is None else "custom"
+    provider = "aws" if price is None else "custom"
     machine = replace(config.machine, provider=provider, instance=name, usd_per_hour=price, eur_per_hour=None)
     between = {key: link for key, link in links.items() if key == "nic"}
+    nic_gbps = None if name in hardware.instances() else settings.nic_gbps
     try:
-        node = machines.node(machine, price_of, between, 1, None if known else settings.nic_gbps)
+        node = machines.node(machine, pricing(config), between, Plan(gpus=1, nic_gbps=nic_gbps))
     except ConfigError as error:
         why = str(error).partition(" (or give")[0]  # the price of the workers does not help
         raise ConfigError(f"plan.server_instance={name}: {why}; or give plan.server_usd_per_hour") from None
@@ -203,24 +184,60 @@ def _rates(
 
     Raises ConfigError if a rate is unknown.
     """
-    of_device, sources, errors = {}, {}, {}
+    of_device, sources = {}, {}
     for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
         rate = rates.of_device(network, node.gpu, batch, precision, given, runs)
         of_device[node.name, batch, precision] = rate.images_per_s
-        errors[rate.kind] = rate.error
-        sources.setdefault(f"{rate.images_per_s:,.1f} images/s, {rate.source}", f"batch {batch} {precision}")
-    lines = list(sources) if len(sources) == 1 else [f"{first}: {source}" for source, first in sources.items()]
-    more = f"; and {len(lines) - MOST_RATES} more" if len(lines) > MOST_RATES else ""
-    return of_device, "; ".join(lines[:MOST_RATES]) + more, "; ".join(filter(None, errors.values()))
+        sources[f"{rate.images_per_s:,.1f} images/s, {rate.source}"] = rate.error
+    lines = list(sources)[:MOST_RATES] + [f"and {len(sources) - MOST_RATES} more"] * (len(sources) > MOST_RATES)
+    return of_device, "; ".join(lines), "; ".join(filter(None, dict.fromkeys(sources.values())))
 
 
 MOST_RATES = 4  # sources in the output
 COLUMNS = 120  # of a terminal
 
 
-def choose(plans: scenarios.Plans, limits: choice.Limits) -> Dict[str, int]:
+# ---------------------------------------------------------------- recommended plans
+
+
+def satisfied(plans: scenarios.Plans, limits: Limits) -> np.ndarray:
+    """Return which plans are within all limits; a plan of unknown cost is within no budget."""
+    within = np.ones(len(plans["hours"]), bool)
+    for name, limit in limits.items():
+        within &= plans[name] <= limit  # False for NaN
+    return within
+
+
+def cheapest(plans: scenarios.Plans, among: np.ndarray) -> Optional[int]:
+    """Return the index of the cheapest plan of `among` (a mask), then the fastest; None if no cost is known."""
+    best = front(plans, among)
+    return int(best[-1]) if len(best) else None
+
+
+def fastest(plans: scenarios.Plans, among: np.ndarray) -> Optional[int]:
+    """Return the index of the fastest plan of `among` (a mask), then the cheapest."""
+    places = np.flatnonzero(among)
+    order = np.lexsort((np.nan_to_num(plans["usd"][places], nan=np.inf), plans["hours"][places]))
+    return int(places[order[0]]) if len(places) else None
+
+
+def currency(plans: scenarios.Plans) -> str:
+    """Return "usd" if any cost is known in it, else "eur"."""
+    return "usd" if np.isfinite(plans["usd"]).any() else "eur"
+
+
+def front(plans: scenarios.Plans, among: np.ndarray) -> np.ndarray:
+    """Return the indices of the Pareto front of time and cost within `among` (a mask), the fastest first."""
+    money = plans[currency(plans)]
+    places = np.flatnonzero(among & np.isfinite(money))
+    places = places[np.lexsort((money[places], plans["hours"][places]))]
+    below = np.minimum.accumulate(np.concatenate([[np.inf], money[places]]))[:-1]
+    return places[money[places] < below]
+
+
+def choose(plans: scenarios.Plans, limits: Limits) -> Dict[str, int]:
     """Return the recommended plans: description -> index. Raises ConfigError."""
-    allowed, budgets = choice.satisfied(plans, limits), [name for name in limits if name != "hours"]
+    allowed, budgets = satisfied(plans, limits), [name for name in limits if name != "hours"]
     within = " and ".join(
         f"{'within' if name == 'hours' else 'for at most'} {limit:g} {'h' if name == 'hours' else name.upper()}"
         for name, limit in limits.items()
@@ -228,9 +245,9 @@ def choose(plans: scenarios.Plans, limits: choice.Limits) -> Dict[str, int]:
     if limits and not allowed.any():
         if budgets and all(np.isnan(plans[name]).all() for name in budgets):
             raise ConfigError("a budget needs a price: give machine.usd_per_hour or machine=aws")
-        nearest_one = choice.fastest if "hours" in limits else choice.cheapest
+        nearest_one = fastest if "hours" in limits else cheapest
         return {f"no plan finishes {within}; the nearest": nearest_one(plans, np.ones(len(allowed), bool))}
-    best = {"cheapest": choice.cheapest(plans, allowed), "fastest": choice.fastest(plans, allowed)}
+    best = {"cheapest": cheapest(plans, allowed), "fastest": fastest(plans, allowed)}
     if limits and "hours" not in limits:
         best = dict(reversed(best.items()))
     if len(set(best.values())) == 1:
@@ -243,8 +260,8 @@ def shown(result: Result) -> List[int]:
     plans, count = result.plans, len(result.plans["hours"])
     if count <= table.MOST:
         return list(range(count))
-    allowed = choice.satisfied(plans, result.limits)
-    best = choice.front(plans, allowed if allowed.any() else np.ones(count, bool))
+    allowed = satisfied(plans, result.limits)
+    best = front(plans, allowed if allowed.any() else np.ones(count, bool))
     if not len(best):  # no price is known
         best = np.argsort(plans["hours"], kind="stable")
     spread = np.unique(np.linspace(0, len(best) - 1, min(len(best), table.MOST)).astype(int))
@@ -266,7 +283,7 @@ def as_text(result: Result, path: str) -> str:
     """Return the output for a terminal: inputs, table, recommendation; path: of plan.csv."""
     places = shown(result)
     rows = scenarios.rows(result.plans, places)
-    common = ", ".join(_described(name, value) for name, value in table.common(rows).items())
+    common = ", ".join(f"{table.COLUMNS[name][0]} {table.cell(name, rows[0])}" for name in table.common(rows))
     lines = [*map(_wrapped, [*result.inputs.items(), ("all", common)])]
     lines += ["", table.table(rows, [places.index(place) for place in result.answer.values()]), ""]
     count = len(result.plans["hours"])
@@ -283,12 +300,6 @@ def _wrapped(line: Tuple[str, str]) -> str:
     indent = {"initial_indent": " " * 10, "subsequent_indent": " " * 12, "break_on_hyphens": False}
     parts = [textwrap.fill(part, COLUMNS, **indent) for part in text.split("; ")]
     return f"{name:<10}" + "\n".join(parts)[10:]
-
-
-def _described(name: str, value) -> str:
-    if name == "servers":
-        return f"{value} dedicated server machines" if value else "no dedicated server machines"
-    return f"{name} {value}".replace("_", " ").replace("True", "yes").replace("False", "no")
 
 
 def _answer(result: Result) -> Dict[str, dict]:

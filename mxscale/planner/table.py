@@ -1,6 +1,6 @@
 """Plans as an aligned table, and as CSV."""
 
-from typing import Callable, Dict, Sequence, Tuple
+from typing import Callable, Dict, List, Sequence, Tuple
 
 from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.perfmodel.scenarios import Plans
@@ -36,23 +36,24 @@ ORDER = (*COLUMNS, "step_s", "compute_s", "exchange_s", "exposed_s", "stragglers
 def table(rows: Sequence[Dict], marked: Sequence[int] = ()) -> str:
     """Return the aligned table without the columns that all rows share (`common`); rows in `marked` get a star."""
     shown = [name for name in COLUMNS if name not in common(rows)]
-    cells = [[COLUMNS[name][0] for name in shown]] + [[_cell(name, row) for name in shown] for row in rows]
+    cells = [[COLUMNS[name][0] for name in shown]] + [[cell(name, row) for name in shown] for row in rows]
     right = [place for place, name in enumerate(shown) if COLUMNS[name][2]]
     lines = enumerate(text_table.columns(cells, right), -1)  # the first line is the headings
     return "\n".join(("* " if row in marked else "  ") + line for row, line in lines)
 
 
-def common(rows: Sequence[Dict]) -> Dict:
-    """Return the settings that all rows share, of those that plans can differ in."""
-    return {name: rows[0][name] for name in SWEPT if len({row[name] for row in rows}) == 1}
+def common(rows: Sequence[Dict]) -> List[str]:
+    """Return the names of the settings that all rows share, of those that plans can differ in."""
+    return [name for name in SWEPT if len({row[name] for row in rows}) == 1]
 
 
-def _cell(name: str, row: Dict) -> str:
+def cell(name: str, row: Dict) -> str:
+    """Return a value of a plan as text."""
     value = row[name]
     if value is None:
         return "unknown"
     if name == "servers" and not value:
-        return "on nodes" if MODELLED[row["comm"]] == SERVERS else ""
+        return "on nodes" if MODELLED[row["comm"]] == SERVERS else "none"
     return COLUMNS[name][1](value)
 
 
@@ -63,11 +64,11 @@ def sentence(row: Dict) -> str:
         how = f"{row['servers']} parameter servers" if row["servers"] else "parameter servers on the nodes"
     how += "" if row["compression"] == "none" else f", {row['compression']}"
     how += ", double buffering" if row["double_buffering"] else ""
-    money = [f"{_cell(name, row)} {name.upper()}" for name in ("usd", "eur") if row[name] is not None]
+    money = [f"{cell(name, row)} {name.upper()}" for name in ("usd", "eur") if row[name] is not None]
     return (
         f"{row['nodes']} x {row['instance']}, {how}, batch {row['batch']} {row['precision']}: "
-        f"{_cell('hours', row)} h, {' = '.join(money) or 'cost unknown'}, "
-        f"{_cell('images_per_s', row)} images/s, {_cell('efficiency', row)} efficiency"
+        f"{cell('hours', row)} h, {' = '.join(money) or 'cost unknown'}, "
+        f"{cell('images_per_s', row)} images/s, {cell('efficiency', row)} efficiency"
     )
 
 

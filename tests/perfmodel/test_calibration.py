@@ -6,6 +6,7 @@ import pytest
 from plans import make_sizes
 
 from mxscale.config.schema import from_dict
+from mxscale.config.verb_settings import Plan as PlanSettings
 from mxscale.cost import run_cost
 from mxscale.perfmodel import calibration, layers, machines, rates
 from mxscale.perfmodel.step_time import Link
@@ -37,7 +38,9 @@ def test_run_gives_the_rate_of_its_devices(tmp_path):
 def test_measured_link_replaces_those_of_the_tables(tmp_path):
     config = finished(tmp_path, 1, 40.0).config()
     inside, between = Link(0.0, 1e9), Link(1e-4, 2.5e8)
-    machine = machines.node(config.machine, run_cost.pricing(config), {"intra": inside, "nic": between}, gpus=2)
+    machine = machines.node(
+        config.machine, run_cost.pricing(config), {"intra": inside, "nic": between}, PlanSettings(gpus=2)
+    )
     assert (machine.intra, machine.intra_kvstore, machine.nic, machine.nic_servers) == (
         inside,
         inside,
@@ -55,7 +58,7 @@ def test_run_on_unequal_machines_is_refused(tmp_path):
 
 def test_run_with_several_shards_per_rank_is_refused(tmp_path):
     run = finished(tmp_path, 2, 60.0, shards=4)
-    with pytest.raises(ConfigError, match="several data shards, which plans do not model"):
+    with pytest.raises(ConfigError, match="do not model ranks with several data shards"):
         calibration.read(str(run.path), run.config())
 
 
@@ -86,15 +89,18 @@ def test_allreduce_without_a_link_is_refused(tmp_path, fit, message):
 def test_unfinished_run_is_refused(tmp_path, state):
     run = finished(tmp_path, 1, 40.0)
     run.write("status.json", {"state": state})
-    with pytest.raises(ConfigError, match=f"is {state}; name a finished one"):
+    with pytest.raises(ConfigError, match=f"is {state}; name another one"):
         calibration.read(str(run.path), run.config())
 
 
 @pytest.mark.parametrize(
     "planned, message",
     [
-        ({"model": {"name": "resnet18_v1b"}, "data": {"image_size": 224}}, "images of 32 px, the plan is for 224"),
-        ({}, "the runs trained resnet18_v1b, the plan is for small"),
+        (
+            {"model": {"name": "resnet18_v1b"}, "data": {"image_size": 224}},
+            "32 px; the plan is for resnet18_v1b, data.image_size=224",
+        ),
+        ({}, "trained resnet18_v1b on images of 32 px; the plan is for small"),
     ],
 )
 def test_run_of_another_network_or_size_is_refused(tmp_path, planned, message):

@@ -90,8 +90,8 @@ def test_unknown_names_are_reported_with_their_defaults(points, capsys):
     path = points(odd, {**odd, "gpus": 2}, {**odd, "gpus": 4}, {"model": "vgg16"}, {"model": "vgg16", "gpus": 2})
     assert main.main(["score", f"points={path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "  model own-net: 25.6 million gradients (line 2-4)" in lines
-    assert "  gpu abacus: nvlink2, 100 Gbit/s unless the row states another (line 2-4)" in lines
+    assert "  model own-net: 25.6 million gradients (rows: 3, from line 2 on)" in lines
+    assert "  gpu abacus: nvlink2, 100 Gbit/s unless the row states another (rows: 3, from line 2 on)" in lines
     assert [row["value"] for row in score.score(path)["unknown"]] == ["own-net", "abacus"]
 
 
@@ -111,7 +111,7 @@ def test_command_prints_json(points, capsys):
     assert found["overall"]["rows"] == 1 and found["overall"]["median"] == found["rows"][0]["error"]
     assert [(row["line"], row["why"]) for row in found["skipped"]] == [
         (4, "no img_per_s"),
-        (5, "a series with one number of devices"),
+        (5, "no smaller row in its series"),
     ]
 
 
@@ -125,12 +125,11 @@ def refused(capsys, match, *argv):
         ({"img_per_s": "fast"}, "line 3: img_per_s=fast: expected a number"),
         ({"img_per_s": "nan"}, "line 3: img_per_s=nan"),
         ({"img_per_s": "-4"}, "line 3: img_per_s=-4"),
-        ({"img_per_s": "0"}, "line 3: img_per_s=0: expected a rate above 0"),
         ({"gpus": "two"}, "line 3: gpus=two"),
         ({"network_gbps": "inf"}, "line 3: network_gbps=inf"),
         ({"batch_per_gpu": "nan"}, "line 3: batch_per_gpu=nan: expected a number above 0, or nothing"),
         ({"batch_per_gpu": "-3"}, "line 3: batch_per_gpu=-3"),
-        ({"gpus": "2000000"}, "line 3: 2e+06 devices: expected at most 1,000,000"),
+        ({"gpus": "2e12"}, "line 3: gpus=2e12: expected a whole number above 0, or nothing"),
         ({"details": "server=2"}, "line 3: details=server=2: did you mean servers?"),
         ({"details": "rdma=maybe"}, "line 3: details=rdma=maybe: expected rdma=yes|no"),
         ({"details": "unsplit=1"}, "line 3: details=unsplit=1: expected unsplit"),

@@ -68,16 +68,17 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys):
     "given, message",
     [
         ([P3, "model.name=resnet50v1b"], "did you mean resnet50_v1b?"),
-        (["machine.instance=p3.16xlarg"], "machine.instance=p3.16xlarg: did you mean p3.16xlarge?"),
+        (["machine.instance=p3.16xlarg"], "machine.instance=p3.16xlarg: did you mean machine.instance=p3.16xlarge?"),
         (["plan.instance=[p3.16xlarge,p9.large]"], "machine.instance=p9.large"),
         ([P3, "machine.region=eu-wst-1"], "machine.region=eu-wst-1"),
         ([P3, "plan.comm=hrovod"], "plan.comm=hrovod: did you mean horovod?"),
         (
             [P3, "plan.comm=[device]", "plan.nodes=[2]"],
-            "comm=device, comm=kvstore_local, comm=nccl drive",
+            "comm=device drives the devices of one node",
         ),
         ([P3, "comm=kvstore_local"], "comm=kvstore_local has no performance model: set plan.comm to one of"),
         ([P3, "plan.instance=p3.16xlarge:cheap"], "expected INSTANCE or INSTANCE:on_demand or INSTANCE:spot"),
+        ([P3, "machine.market=spot"], "no price of p3.16xlarge us-east-1 spot on"),
         ([P3, "plan.precision=amp", "plan.double_buffering=true"], "double buffering does not work with precision=amp"),
         ([P3, "plan.precision=[int8]"], "plan.precision=int8"),
         ([P3, "plan.nodes=0"], "plan.nodes=0: expected from 1 to 1000000"),
@@ -96,7 +97,10 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys):
         (["machine=local"], "plan.gpus is missing"),
         ([*OWN, "plan.budget_usd=5"], "a budget needs a price"),
         ([P3, "machine.region=eu-west-1", "plan.comm=parameter_server"], "plan.server_usd_per_hour"),
-        ([P3, "plan.comm=parameter_server", "plan.server_instance=c5.18xlrge"], "did you mean c5.18xlarge?"),
+        (
+            [P3, "plan.comm=parameter_server", "plan.server_instance=c5.18xlrge"],
+            "did you mean machine.instance=c5.18xlarge?; or give plan.server_usd_per_hour",
+        ),
         (
             [P3, "plan.comm=parameter_server", "plan.server_instance=own", "plan.server_usd_per_hour=1"],
             "plan.server_instance=own: its network is unknown: give plan.nic_gbps",

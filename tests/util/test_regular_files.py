@@ -38,7 +38,7 @@ READERS = [
     ("data.public.archives:contents", lambda path: (path, ["x"], 1)),
     ("data.public.archives:gunzip", lambda path: (path, 1)),
     ("data.records:settings", lambda path: Data(kind="recordio", train=path, val=path)),
-    ("cost.catalogs:read", lambda path: (path, "2026-01-01")),
+    ("cost.price_table:read_catalog", lambda path: (path, "2026-01-01")),
     ("cost.price_table:read", Path),
     ("models.weights:load", lambda path: path),
     ("perfmodel.published.rows:read", lambda path: path),

@@ -31,6 +31,11 @@ NAMED = {
     re.compile(r"server|\bps\b|\bdist_|byteps"): SERVERS,
     re.compile(r"kvstore|replicated|\bdevice\b|\blocal\b|mirrored"): ALL_TO_ALL,
 }
+# quantities of a row that are fields of a Job
+OF_JOB = (
+    "gradients", "bytes_each", "nodes", "gpus_per_node", "comm", "servers", "pushes", "largest", "double_buffering",
+    "buckets",
+)  # fmt: skip
 OF_PCIE_3 = ("pcie3", "nvlink1", "nvlink2")  # links of devices whose PCIe variants are PCIe 3
 INFINIBAND_GBPS = (40, 54, 56, 100)  # and from 200 up; the common rates of Ethernet differ
 
@@ -42,20 +47,14 @@ class Jobs(SimpleNamespace):
     def of(cls, points: Sequence[Point]) -> "Jobs":
         rows = [_row(point, point.stated) for point in points]
         jobs = cls(**{key: np.array([row[key] for row in rows]) for key in rows[0]})
+        jobs.devices = jobs.nodes * jobs.gpus_per_node
+        jobs.step_s = jobs.batch * jobs.devices / jobs.rate
         jobs.buckets = _buckets(jobs)
         return jobs
 
-    @property
-    def devices(self) -> np.ndarray:
-        return self.nodes * self.per_node
-
-    @property
-    def step_s(self) -> np.ndarray:
-        return self.batch * self.devices / self.rate
-
 
 def _row(point: Point, stated: Dict[str, str]) -> Dict:
-    """Return the quantities of a row; stated: its details."""
+    """Return the quantities of a row and its details: OF_JOB, and those from which `job` computes other fields."""
     network, size = hardware.network(point.model) or UNKNOWN, _bytes_each(point)
     wire, generation = hardware.link_in_node(stated.get("link") or _usual_link(point.gpu.lower()))
     named = next((exchange for pattern, exchange in NAMED.items() if pattern.search(point.comm.lower())), RING)
@@ -64,25 +63,25 @@ def _row(point: Point, stated: Dict[str, str]) -> Dict:
     return {
         "gradients": network.parameters,
         "bytes_each": size,
+        "nodes": float(point.nodes),
+        "gpus_per_node": point.per_node,
+        "comm": EXCHANGES[stated["exchange"]] if "exchange" in stated else named,
+        "servers": float(stated.get("servers", 0)),
+        "pushes": point.per_node if stated.get("push") == "device" else 1.0,
+        "largest": network.largest if "unsplit" in stated else 0.0,
+        "double_buffering": "double_buffering" in stated,
         "tensors": network.tensors,
         "early": network.early,
-        "nodes": float(point.nodes),
-        "per_node": point.per_node,
         "batch": float(point.batch or BATCH[size]),
         "rate": point.rate,  # images/s, published
-        "comm": EXCHANGES[stated["exchange"]] if "exchange" in stated else named,
         "nvlink": wire,
         "pcie": generation,
         "host": "host" in stated,  # a kvstore sums in the host's memory
         "processors": "processors" in stated,  # CPUs sum in a ring
         "wire": gbps * 1e9 / 8,  # nominal bytes/s of the node's network
         "rdma": stated["rdma"] == "yes" if "rdma" in stated else rdma,
-        "servers": float(stated.get("servers", 0)),
-        "pushes": point.per_node if stated.get("push") == "device" else 1.0,
-        "largest": network.largest if "unsplit" in stated else 0.0,
         "layerwise": "layerwise" in stated,  # one message per layer
-        "overlap": stated.get("overlap", "usual"),
-        "double": "double_buffering" in stated,
+        "hidden": stated.get("overlap", "usual"),
     }
 
 
@@ -123,20 +122,11 @@ def job(rows: Jobs, constants: Constants, compute_s) -> Job:
     usual = np.where(rows.comm == RING, k["overlap"], k["overlap_served"])
     return Job(
         compute_s=compute_s,
-        gradients=rows.gradients,
-        bytes_each=rows.bytes_each,
-        nodes=rows.nodes,
-        gpus_per_node=rows.per_node,
+        **{name: getattr(rows, name) for name in OF_JOB},
         intra=intra._replace(bytes_per_s=np.minimum(intra.bytes_per_s, most)),
         nic=nic._replace(bytes_per_s=np.minimum(nic.bytes_per_s, most)),
-        comm=rows.comm,
-        buckets=rows.buckets,
-        servers=rows.servers,
-        pushes=rows.pushes,
-        largest=rows.largest,
         messages=np.where(rows.layerwise, rows.tensors / BUCKETS, 1),
-        overlap=np.where(rows.overlap == "none", 0, np.where(rows.overlap == "perfect", 1, usual)),
-        double_buffering=rows.double,
+        overlap=np.where(rows.hidden == "none", 0, np.where(rows.hidden == "perfect", 1, usual)),
         spread=k["spread"],
         jitter_s=k["jitter"],
         overhead=k["overhead"],
@@ -171,8 +161,3 @@ def compute_s(rows: Jobs, constants: Constants) -> np.ndarray:
         left = step - overlapped(step_job, sent) - stragglers(step_job)
         compute = (compute + np.maximum(left, LEAST_COMPUTE * step)) / 2
     return compute
-
-
-def linear(base: Jobs, target: Jobs) -> np.ndarray:
-    """Return the images/s of linear scaling: each device as fast as in the base, for any batch."""
-    return base.rate / base.devices * target.devices

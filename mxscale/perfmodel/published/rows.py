@@ -1,8 +1,7 @@
 """Published throughputs: the rows of a table, and the series that they form.
 
-A series is a set of rows that differ only in nodes and devices; the row with the fewest devices is its base. A series
-in which each batch has several sizes scales weakly. If the batch of the smallest size occurs only there, it scales
-strongly.
+A series is a set of rows that differ only in nodes, devices and batch. A row is predicted from the one with the fewest
+devices: of its batch (weak scaling), or of any batch if its own was measured at one size alone (strong scaling).
 """
 
 import math
@@ -31,8 +30,8 @@ DETAILS = {
     **dict.fromkeys(("unsplit", "layerwise", "host", "processors", "double_buffering"), ""),
 }
 
-MOST_DEVICES = 1_000_000
 PER_NODE = 8  # devices per node if the table has no number of nodes
+SMALLEST, LARGEST = 1e-6, 1e9  # numbers of a table, besides 0
 
 
 @dataclass(frozen=True)
@@ -86,42 +85,39 @@ def of_package(name: str) -> List[Point]:
 
 
 def _entry(where: str, line: int, row: Dict[str, str]) -> Union[Point, Skipped]:
-    rate, network_gbps, gpus, nodes = (
-        _number(where, row, key) for key in ("img_per_s", "network_gbps", "gpus", "nodes")
-    )
+    numbers = ("img_per_s", "network_gbps", "batch_per_gpu", "gpus", "nodes")
+    rate, network_gbps, batch, gpus, nodes = (_number(where, row, key) for key in numbers)
     devices = gpus or nodes  # the tables write 0 for machines without GPUs: the node is the device
-    if rate is None:
-        return Skipped(line, row["source"], "no img_per_s")
-    if not devices:
-        return Skipped(line, row["source"], "no gpus")
-    if not 1e-6 < rate < 1e12:
-        raise ConfigError(f"{where}: img_per_s={row['img_per_s']}: expected a rate above 0, or nothing")
+    if not (rate and devices):
+        return Skipped(line, row["source"], "no gpus" if rate else "no img_per_s")
     nodes = nodes or math.ceil(devices / PER_NODE)
     if nodes > devices:
         return Skipped(line, row["source"], f"{nodes:g} nodes for {devices:g} gpus")
-    if devices > MOST_DEVICES:
-        raise ConfigError(f"{where}: {devices:g} devices: expected at most {MOST_DEVICES:,}")
     return Point(
         line,
         **{key: row[key] for key in (*SAME, "flag")},
         note=row.get("note", ""),
         nodes=int(nodes),
         devices=int(devices),
-        batch=_batch(where, row["batch_per_gpu"]),
-        network_gbps=network_gbps or None,  # 0: no network was used
+        batch=batch,
+        network_gbps=network_gbps,
         rate=rate,
         stated=_stated(where, row.get("details", "")),
     )
 
 
-def _batch(where: str, text: str) -> Optional[float]:
+def _number(where: str, row: Dict[str, str], key: str) -> Optional[float]:
+    """Return the number in a cell; None if it is empty or 0. Raises ConfigError."""
+    text, whole = row[key], key in ("nodes", "gpus")
     try:
-        batch = float(text)
-    except ValueError:  # empty, a range or "unstated": unknown
-        return None
-    if not 0 < batch < 1e9:
-        raise ConfigError(f"{where}: batch_per_gpu={text}: expected a number above 0, or nothing")
-    return batch
+        value = float(text or 0)
+    except ValueError:
+        if key == "batch_per_gpu":  # a range, or "unstated"
+            return None
+        value = math.nan
+    if not (value == 0 or SMALLEST <= value <= LARGEST) or (whole and value % 1):
+        raise ConfigError(f"{where}: {key}={text}: expected a {'whole ' if whole else ''}number above 0, or nothing")
+    return value or None
 
 
 def _stated(where: str, details: str) -> Dict[str, str]:
@@ -136,44 +132,36 @@ def _stated(where: str, details: str) -> Dict[str, str]:
     return stated
 
 
-def _number(where: str, row: Dict[str, str], key: str) -> Optional[float]:
-    text, whole = row[key], key in ("nodes", "gpus")
-    try:
-        value = float(text or 0)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or value < 0 or (whole and value % 1):
-        raise ConfigError(f"{where}: {key}={text}: expected a {'whole ' if whole else ''}number, or nothing")
-    return value if text else None
-
-
 def pairs(points: List[Point]) -> Tuple[List[Tuple[Point, Point]], List[Skipped]]:
-    """Return (base, row to predict) of all series, and the rows that are in no pair."""
-    paired, alone = {}, {}
-    for series, candidates in _series(points):
-        weak = _scales_weakly(candidates)
+    """Return (base, row to predict) of each row with a smaller one in its series, and the rows that are in no pair."""
+    paired, alone = [], []
+    for series in grouped(points, lambda point: tuple(getattr(point, key).lower() for key in SAME)).values():
         for point in series:
-            base, several = _base(point, candidates, weak)
+            base = min(_comparable(point, series), key=lambda other: (_size(other), _distance(other, point)))
             if _size(point) > _size(base):
-                paired[point.line] = _filled(base, point)
+                paired.append(_filled(base, point))
             else:
-                why = "as small as the base of its series" if several else "a series with one number of devices"
-                alone[point.line] = Skipped(point.line, point.source, why)
-    used = {point.line for pair in paired.values() for point in pair}
-    return [paired[line] for line in sorted(paired)], [alone[line] for line in sorted(alone) if line not in used]
+                alone.append(Skipped(point.line, point.source, "no smaller row in its series"))
+    used = {point.line for pair in paired for point in pair}
+    by_line = sorted(paired, key=lambda pair: pair[1].line)
+    return by_line, sorted((row for row in alone if row.line not in used), key=lambda row: row.line)
 
 
-def _base(point: Point, candidates: List[Point], weak: bool) -> Tuple[Point, bool]:
-    """Return the base of a row, and whether the series has rows of other sizes.
+def _comparable(point: Point, series: List[Point]) -> List[Point]:
+    """Return the rows of a series among which a row has its base.
 
-    The base is the smallest of the rows on the same network. It has the same batch if the series scales weakly and the
-    batch was measured at several sizes.
+    They have its note, if the series repeats a size, and its batch (an unknown one matches all). Each condition holds
+    only if several sizes fulfil it: a note of one size is a remark, a batch of one size scales strongly.
     """
-    alike = _same_batch(candidates, point.batch)
-    alike = alike if weak and _several_sizes(alike) else candidates
-    network = _network(point)
-    alike = [other for other in alike if network is None or _network(other) in (None, network)]
-    return min(alike, key=lambda other: (_size(other), _distance(other, point))), _several_sizes(alike)
+    alike = series
+    if len({(_size(other), other.batch, other.network_gbps) for other in series}) < len(series):
+        alike = _of_several_sizes([other for other in alike if other.note == point.note], alike)
+    same_batch = [other for other in alike if point.batch is None or other.batch in (None, point.batch)]
+    return _of_several_sizes(same_batch, alike)
+
+
+def _of_several_sizes(points: List[Point], otherwise: List[Point]) -> List[Point]:
+    return points if len(set(map(_size, points))) > 1 else otherwise
 
 
 def _filled(base: Point, point: Point) -> Tuple[Point, Point]:
@@ -185,63 +173,14 @@ def _filled(base: Point, point: Point) -> Tuple[Point, Point]:
     )
 
 
-def _series(points: List[Point]) -> List[Tuple[List[Point], List[Point]]]:
-    """Return the rows of each series, and the candidates for its base."""
-    series = []
-    for group in grouped(points, lambda point: tuple(getattr(point, key).lower() for key in SAME)).values():
-        series.extend(_experiments(group))
-    return series
-
-
-def _experiments(group: List[Point]) -> List[Tuple[List[Point], List[Point]]]:
-    """Split rows of equal size into experiments by their note, if rows of several sizes share it.
-
-    A note that occurs at one size is a remark; its row belongs to all experiments.
-    """
-    if len({(_size(point), point.batch, point.network_gbps) for point in group}) == len(group):
-        return [(group, group)]
-    experiments, rest = [], []
-    for noted in grouped(group, lambda point: point.note).values():
-        if _several_sizes(noted):
-            experiments.append(noted)
-        else:
-            rest.extend(noted)
-    return [*((noted, noted + rest) for noted in experiments), (rest, group)]
-
-
 def _size(point: Point) -> Tuple[int, int]:
     return point.devices, point.nodes
 
 
-def _network(point: Point) -> Optional[float]:
-    """Return the network of a row; None for one node, which uses none and matches all networks."""
-    return point.network_gbps if point.nodes > 1 else None
-
-
-def _scales_weakly(points: List[Point]) -> bool:
-    """Return whether a batch of the smallest size was measured at several sizes; otherwise scaling is strong."""
-    least = min(map(_size, points))
-    return any(_several_sizes(_same_batch(points, point.batch)) for point in points if _size(point) == least)
-
-
-def _same_batch(points: List[Point], batch: Optional[float]) -> List[Point]:
-    """Return the rows with this batch; an unknown batch matches all."""
-    return [point for point in points if batch is None or point.batch in (None, batch)]
-
-
-def _several_sizes(points: List[Point]) -> bool:
-    return len({_size(point) for point in points}) > 1
-
-
 def _distance(base: Point, point: Point) -> Tuple:
-    """Return a sort key of bases: not flagged, the nearest batch, the same network, the same note."""
+    """Return a sort key of bases: not flagged, the nearest batch, the same network."""
     batches = (base.batch or point.batch or 1, point.batch or base.batch or 1)
-    return (
-        bool(base.flag),
-        abs(math.log(batches[0] / batches[1])),
-        base.network_gbps != point.network_gbps,
-        base.note != point.note,
-    )
+    return bool(base.flag), abs(math.log(batches[0] / batches[1])), base.network_gbps != point.network_gbps
 
 
 def grouped(items: Iterable, key: Callable) -> Dict:

@@ -16,11 +16,7 @@ Pairs = Sequence[Tuple[Point, Point]]  # (base, row to predict)
 
 
 def score(path: str) -> Dict:
-    """Return the object that `json=true` prints: overall, linear, sources, rows, flagged, skipped, unknown.
-
-    Raises:
-        ConfigError: The table is invalid, or nothing in it can be predicted.
-    """
+    """Return the object that `json=true` prints. Raises ConfigError if nothing in the table can be predicted."""
     points, unreadable = published.read(path)
     pairs, alone = published.pairs(points)
     if not pairs:
@@ -45,7 +41,8 @@ def predict(pairs: Pairs, constants: Optional[Constants] = None) -> List[Dict]:
     """Return each row predicted from its base, with errors in percent; constants: None for those of hardware.csv."""
     bases, targets = map(Jobs.of, zip(*pairs, strict=True))
     predicted = jobs.predict(bases, targets, constants or hardware.constants())
-    both = zip(pairs, predicted.tolist(), jobs.linear(bases, targets).tolist(), strict=True)
+    linear = bases.rate / bases.devices * targets.devices  # each device as fast as in the base, for any batch
+    both = zip(pairs, predicted.tolist(), linear.tolist(), strict=True)
     return [_row(base, point, rate, as_linear) for (base, point), rate, as_linear in both]
 
 
@@ -97,9 +94,13 @@ def show(result: Dict) -> str:
         lines += ["", "flagged, not counted below"]
         lines += text_table.columns([[*_cells(row), row["flag"]] for row in result["flagged"]], RIGHT)
     if result["skipped"]:
-        lines += ["", "skipped", *_skipped(result["skipped"])]
+        lines += ["", "skipped"]
+        for (source, why), rows in grouped(result["skipped"], lambda row: (row["source"], row["why"])).items():
+            lines.append(f"  {source}: {why} {_count([row['line'] for row in rows])}")
     if result["unknown"]:
-        lines += ["", "not in any table, and the default used", *(_default(row) for row in result["unknown"])]
+        lines += ["", "not in any table, and the default used"]
+        for row in result["unknown"]:
+            lines.append(f"  {row['column']} {row['value'] or '(empty)'}: {row['taken']} {_count(row['lines'])}")
     total = {**result["overall"], **{f"linear_{key}": value for key, value in result["linear"].items()}}
     summaries = [_summary(name, values) for name, values in {**result["sources"], "all": total}.items()]
     return "\n".join([*lines, "", *text_table.columns([SUMMARY_HEADINGS, *summaries], range(1, 6))])
@@ -118,27 +119,8 @@ def _cells(row: Dict) -> List[str]:
     return [str(row["line"]), row["source"][:18], job[:58], devices, *rates, *errors]
 
 
-def _skipped(rows: Sequence[Dict]) -> List[str]:
-    """Return a line for each source and reason."""
-    groups = grouped(rows, lambda row: (row["source"], row["why"]))
-    return [
-        f"  {source}: {why} (line {_lines([row['line'] for row in group])})" for (source, why), group in groups.items()
-    ]
-
-
-def _default(row: Dict) -> str:
-    return f"  {row['column']} {row['value'] or '(empty)'}: {row['taken']} (line {_lines(row['lines'])})"
-
-
-def _lines(lines: Sequence[int]) -> str:
-    """Return line numbers as ranges, such as `2-5, 7`."""
-    parts: List[List[int]] = []
-    for line in sorted(lines):
-        if parts and line == parts[-1][1] + 1:
-            parts[-1][1] = line
-        else:
-            parts.append([line, line])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+def _count(lines: Sequence[int]) -> str:
+    return f"(rows: {len(lines)}, from line {min(lines)} on)"
 
 
 def _summary(name: str, values: Dict) -> List[str]:
