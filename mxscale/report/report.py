@@ -26,7 +26,7 @@ def report(config: Config, request: Report, folder: Path) -> None:
     """Report an experiment, or compare two runs."""
     if request.compare is not None:
         text = side_by_side.write(partial(Store, config), request.compare, folder)
-        echo(f"{text}\n  view            {folder}/compare.html")
+        echo(f"{text}\n  view            {folder}/compare.md")
         return
     name = request.experiment or config.tracking.experiment
     echo(f"{experiment.write(Store(config), name, folder)}\n  view            {folder}/report.html")

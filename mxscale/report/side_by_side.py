@@ -1,4 +1,4 @@
-"""Two runs side by side: settings, environment, metrics, curves."""
+"""Two runs side by side: settings, environment, metrics."""
 
 from pathlib import Path
 from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
@@ -6,10 +6,9 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from mxscale.config.schema import flatten
 from mxscale.records.recorded import NOT_KNOWN, Recorded, is_setting, versions
 from mxscale.rendering import page
-from mxscale.rendering.canvas import COLOURS, STYLE, Drawn, axes, finished
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import history
-from mxscale.tracking.history import Curve, Store
+from mxscale.tracking.history import Store
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
@@ -27,7 +26,6 @@ METRICS = {
     *("time/exchange_median", "time/to_target_s", "cost/total_usd", "cost/total_eur", "cost/usd_to_target"),
     "cost/usd_per_point",
 }
-CURVES = ("train/loss", "train/top1", "val/loss", "val/top1", "lr", "throughput/images_per_s", "time/data_wait")
 
 Line = Tuple[str, str, str]  # key, A, B
 
@@ -37,7 +35,6 @@ class Side(NamedTuple):
 
     run: Recorded
     facts: Dict[str, object]  # environment.json, flattened
-    curves: Dict[str, Curve]
 
     def parts(self) -> Dict[str, Mapping[str, object]]:
         """Return the values to compare by the title of their table."""
@@ -52,7 +49,7 @@ class Side(NamedTuple):
 
 
 def write(store: Callable[[str], Store], names: Sequence, folder: Path) -> str:
-    """Write compare.html, compare.md and a PNG of each curve to `folder`.
+    """Write compare.md to `folder`.
 
     Args:
         store: Opens the MLflow store for the given setting; not called for run directories.
@@ -71,13 +68,8 @@ def write(store: Callable[[str], Store], names: Sequence, folder: Path) -> str:
     others = b.parts()
     parts = [(title, differences(values, others[title])) for title, values in a.parts().items()]
     metrics = compared_metrics(a.run.metrics, b.run.metrics)
-    drawn = [_curve(name, a, b) for name in CURVES if name in a.curves or name in b.curves]
     text = in_markdown(a.run, b.run, parts, metrics)
-    pictures = "".join(f"\n![{figure.title}]({figure.name}.png)\n" for figure in drawn)
-    html = page.render(
-        Path(__file__).with_name("compare.html"), a=a.run, b=b.run, parts=parts, metrics=metrics, figures=drawn
-    )
-    page.save({"compare.md": text + pictures, "compare.html": html}, drawn, folder, "report.output")
+    page.save({"compare.md": text}, (), folder, "report.output")
     return text
 
 
@@ -85,13 +77,11 @@ def _side(store: Callable[[str], Store], name: str) -> Side:
     source = f"report.compare={name}"
     run = RunDir(name)
     if run.exists:
-        recorded = history.finished(history.of_directory(run), source)
-        facts = flatten(run.read("environment.json") or {})
-        return Side(recorded, facts, history.curves_of(run, CURVES))
-    opened = store(source)
-    recorded = history.finished(opened.run(name), source)
-    facts = flatten(opened.file(recorded.id, "environment.json"))
-    return Side(recorded, facts, opened.curves(recorded.id, CURVES))
+        recorded, environment = history.of_directory(run), run.read("environment.json") or {}
+    else:
+        opened = store(source)
+        recorded, environment = opened.run(name), opened.file(name, "environment.json")
+    return Side(history.finished(recorded, source), flatten(environment))
 
 
 def differences(a: Mapping[str, object], b: Mapping[str, object]) -> List[Line]:
@@ -110,26 +100,6 @@ def compared_metrics(a: Mapping[str, float], b: Mapping[str, float]) -> List[Lin
         (key, *(f"{side[key]:,.6g}" if key in side else NOT_KNOWN for side in (a, b)))
         for key in sorted(METRICS & {*a, *b})
     ]
-
-
-def _curve(metric: str, a: Side, b: Side) -> Drawn:
-    """Draw one metric of both runs by step."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure, on = axes(6.4, 3.4)
-        for name, side, colour, style in (("A", a, COLOURS[0], "-"), ("B", b, COLOURS[3], (0, (5, 2)))):
-            points = side.curves.get(metric)
-            if not points:
-                continue
-            marker = "o" if len(points) < 30 else None
-            on.plot([x for x, _ in points], [y for _, y in points], marker=marker, ms=3.5, lw=1.5, label=name,
-                    color=colour, ls=style)  # fmt: skip
-        on.set_xlabel("step")
-        on.set_ylabel(metric)
-        on.grid()
-        on.legend(fontsize=9)
-        return finished(metric.replace("/", "_"), metric, "", figure)
 
 
 def in_markdown(a: Recorded, b: Recorded, parts: Sequence[Tuple[str, List[Line]]], metrics: List[Line]) -> str:

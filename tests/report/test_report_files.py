@@ -12,7 +12,6 @@ from recorded import keep, run
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.rundir import directory
-from mxscale.tracking import history
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +90,6 @@ def test_two_runs_are_compared(store, reported, tmp_path):
     assert status == 0
     assert re.search(r"\| launch.ranks +\| 1 +\| 2 ", out) and "optimizer.lr" not in out
     assert re.search(r"\| best/val_top1 +\| +91 \| +92 \|", out)
-    assert "&lt;i&gt;1-1" in (tmp_path / "out" / "compare.html").read_text()
 
 
 def test_forecast_of_an_earlier_version_is_no_differing_setting(store, reported):
@@ -119,8 +117,7 @@ def test_run_directories_are_compared_without_a_store(reported, tmp_path):
         r"\| machine.memory_gb +\| 1.0 +\| 2.0 ", out
     )
     assert "| python" not in out
-    assert (tmp_path / "out" / "train_loss.png").is_file()
-    assert history.curves_of(made[0], ["train/loss", "val/loss"]) == {"train/loss": [(1, 0.1), (2, 0.2)]}
+    assert (tmp_path / "out" / "compare.md").read_text() in out
 
 
 @pytest.mark.parametrize(
