@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
-from mxscale.records.claim_values import CALCULATIONS
+from mxscale.records.claims import CALCULATIONS
 
 FULL, SMALL = "full", "small"
 SCALES = (FULL, SMALL)
@@ -76,7 +76,7 @@ class Panel:
         metric: A key of METRICS, or the beginning of the names of several metrics (`allreduce/ms/`), whose rest is x.
         form: BARS or LINES.
         logarithmic: Whether the axes are.
-        way: One of claim_values.CALCULATIONS, of a value and with `reference` of that series' value at the same x; that
+        way: One of claims.CALCULATIONS, of a value and with `reference` of that series' value at the same x; that
             of METRICS by default.
         label: Axis label; that of METRICS by default.
     """

@@ -7,7 +7,6 @@ from typing import List, Optional
 from mxscale.config.schema import Config
 from mxscale.config.verbs.records import Report
 from mxscale.launcher.progress import echo
-from mxscale.records import claim_values
 from mxscale.records import claims as published
 from mxscale.records.recorded import Recorded
 from mxscale.rendering import page
@@ -35,7 +34,7 @@ def report(config: Config, request: Report, folder: Path) -> None:
 def report_claims(config: Config, request: Report, folder: Path) -> None:
     """List the published figures: measured here, modelled, or neither."""
     runs = runs_of_claims(config, request.experiment)
-    outcomes = published.outcomes(runs, published.modelled(), claim_values.small_trials(runs))
+    outcomes = published.outcomes(runs, published.modelled(), published.small_trials(runs))
     page.save({"claims.md": claims.in_markdown(outcomes)}, (), folder, "report.output")
     echo(f"{claims.in_text(outcomes)}\n\n{claims.counted(outcomes)}; with commands: {folder}/claims.md")
 
@@ -47,7 +46,7 @@ def runs_of_claims(config: Config, name: Optional[str]) -> List[Recorded]:
         return []
     store = Store(config)
     experiment = store.experiment(name) if name else None
-    tagged = [run for tag in ("claims", claim_values.TAG) for run in store.runs(experiment, having=f"tags.{tag} != ''")]
+    tagged = [run for tag in ("claims", published.TAG) for run in store.runs(experiment, having=f"tags.{tag} != ''")]
     return list({run.id: run for run in tagged}.values())
 
 

@@ -193,5 +193,5 @@ def test_tag_alone_measures_no_claim(store, reported, tmp_path):
     status, out, _ = reported("report.action=claims", f"tracking.uri={store['uri']}", "report.experiment=loose")
     assert status == 0 and "0 measured," in out
     page = (tmp_path / "out" / "claims.md").read_text()
-    assert page.count(f"run {run_id} has its tag, but under other conditions: a CPU, not") == 2
+    assert page.count(f"run {run_id} has its tag, but under other conditions: gpu=none, not") == 2
     store["client"].delete_run(run_id)
