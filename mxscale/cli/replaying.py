@@ -15,7 +15,7 @@ from mxscale.cli.settings import resolve
 from mxscale.config.schema import checked, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.config.verbs import measurements, records
-from mxscale.diagnose import all_reduce, input_rates
+from mxscale.diagnose import input_rates
 from mxscale.environment import gpus, hosts
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.progress import echo
@@ -34,7 +34,6 @@ from mxscale.util.redaction import redact
 # A verb that records one measurement in a run directory -> its function, its settings and their group
 MEASUREMENTS = {
     "test-io": (input_rates.main, measurements.InputRatesVerb, "io"),
-    "test-allreduce": (all_reduce.main, measurements.AllReduceVerb, "allreduce"),
 }
 
 
@@ -68,17 +67,13 @@ def main(values: dict, options: records.Replay) -> int:
     check_installed("mxscale replay")
     chosen, status = registry.chosen(options.replay), DONE
     prepare(request.output)
-    contents = []
     for replay in chosen:
         exit_status, stopped, directory = run(replay, request)
         content = sweeps.content(replay, request.scale, directory, request.here, request.command(replay))
-        contents.append(content)
         echo(summary(content, page.write(content, request.output)))
         status = max(status, exit_status)
         if stopped:
             break
-    if len(chosen) > 1:
-        echo(f"\n  book   {page.write_book(contents, request.output)}")
     return status
 
 

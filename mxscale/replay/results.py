@@ -1,7 +1,7 @@
 """The numbers of a replay: the published ones, and those of its trials' runs."""
 
 from dataclasses import replace
-from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional
 
 from mxscale.records.recorded import Recorded, known
 from mxscale.replay.entry import Grid, Panel, Replay
@@ -37,12 +37,6 @@ def published(replay: Replay) -> List[Point]:
 def measured(panel: Panel, grid: Grid, runs: Mapping[str, Recorded]) -> List[Point]:
     """Return the numbers of a panel by the runs; runs: name of a trial -> its finished run."""
     shown = [(trial, runs[trial.name]) for trial in grid.shown if trial.name in runs]
-    if panel.metric.endswith("/"):
-        return [
-            Point(panel.name, trial.series, x, HERE, value, run.id)
-            for trial, run in shown
-            for x, value in _by_number(run.metrics, panel.metric)
-        ]
     shown = [(trial, run) for trial, run in shown if known(run.metrics.get(panel.metric))]
     values = {(trial.series, trial.x): run.metrics[panel.metric] for trial, run in shown}
     points = []
@@ -51,12 +45,6 @@ def measured(panel: Panel, grid: Grid, runs: Mapping[str, Recorded]) -> List[Poi
         if value is not None:
             points.append(Point(panel.name, trial.series, trial.x, HERE, value, run.id))
     return points
-
-
-def _by_number(metrics: Mapping[str, float], prefix: str) -> List[Tuple[str, float]]:
-    """Return (rest of the name, value) of the metrics named by the prefix and a whole number, by this number."""
-    rests = [name[len(prefix) :] for name in metrics if name.startswith(prefix)]
-    return [(rest, metrics[prefix + rest]) for rest in sorted(filter(str.isdigit, rests), key=int)]
 
 
 def finished(sweep: Optional[SweepDirectory]) -> Dict[str, TrialRecord]:

@@ -21,8 +21,9 @@ from mxscale.replay import availability, page, results, sweeps
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import SCALES, SMALL, Grid, Trial
 from mxscale.replay.registry import REPLAYS
+from mxscale.rundir.status import Status
+from mxscale.rundir.sweep_directory import REFUSED_TRIAL
 from mxscale.util import csv_tables
-from mxscale.util.errors import ConfigError
 
 NODES = [Host(f"n{number}", 8, f"n{number}") for number in range(128)]
 FILES = ["data.train=a.rec", "data.val=b.rec", "data.root=/images"]
@@ -234,11 +235,6 @@ def test_the_page_has_published_and_own_numbers_and_what_is_missing(content, tmp
     assert {path.name for path in tmp_path.glob("*.png")} == {"aws-scaling-1.png", "aws-scaling-2.png"}
 
 
-def test_the_book_lists_all_replays(content, tmp_path):
-    text = page.write_book([content, content], tmp_path).read_text()
-    assert text.count('<section id="aws-scaling">') == 2 and "5 of 6 runs" in text
-
-
 def test_derived_panels_compare_with_their_reference():
     replay = REPLAYS["adaltas-gap"]
     runs = {name: run(name, throughput__median=rate) for name, rate in {"synthetic-1": 100.0, "real-1": 80.0}.items()}
@@ -271,17 +267,16 @@ def test_wrong_requests_are_refused(capsys, monkeypatch, tmp_path):
 def test_trials_of_a_replay_take_as_many_machines_as_they_need(monkeypatch, tmp_path):
     seen = []
 
-    def measure(config, own, trial):
-        seen.append(config.launch.hosts)
-        raise ConfigError("not measured")
+    def execute(composed, overrides, hook):
+        seen.append(list(composed.launch.hosts))
+        return Status(REFUSED_TRIAL, exit=2, error="not run")
 
-    _, *rest = replaying.MEASUREMENTS["test-allreduce"]
-    monkeypatch.setitem(replaying.MEASUREMENTS, "test-allreduce", (measure, *rest))
-    words = ["replay", "chainermn-allreduce", f"output={tmp_path}/pages", f"runs={tmp_path}/runs"]
-    words += ["launch.hosts=[a:1,b:1,c:1]", "tracking.uri=http://user:pass-word@127.0.0.1:9"]
+    monkeypatch.setattr(replaying.job, "execute", execute)
+    words = ["replay", "aws-scaling", f"output={tmp_path}/pages", f"runs={tmp_path}/runs", "data.train=a.rec"]
+    words += ["data.val=b.rec", "launch.hosts=[a:8,b:8,c:8]", "tracking.uri=http://user:pass-word@127.0.0.1:9"]
     assert main.main(words) == 2
-    assert seen == [["a:1", "b:1"]] * 2
-    written = (tmp_path / "pages" / "chainermn-allreduce.html").read_text()
+    assert seen == [["a:8"], ["a:8", "b:8"]] * 4
+    written = (tmp_path / "pages" / "aws-scaling.html").read_text()
     assert "user:***@" in written and "pass-word" not in written
 
 
