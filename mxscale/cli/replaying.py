@@ -20,7 +20,7 @@ from mxscale.environment import gpus, hosts
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.progress import echo
 from mxscale.rendering.page import check_installed, prepare
-from mxscale.replay import availability, page, registry, results, sweeps
+from mxscale.replay import availability, page, registry, results
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import FULL, SCALES, Replay, Trial
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
@@ -69,7 +69,7 @@ def main(values: dict, options: records.Replay) -> int:
     prepare(request.output)
     for replay in chosen:
         exit_status, stopped, directory = run(replay, request)
-        content = sweeps.content(replay, request.scale, directory, request.here, request.command(replay))
+        content = results.content(replay, request.scale, directory, request.here, request.command(replay))
         echo(summary(content, page.write(content, request.output)))
         status = max(status, exit_status)
         if stopped:
@@ -149,7 +149,7 @@ def run_trial(directory: SweepDirectory, replay: Replay, trial: Trial, number: i
 def settings(directory: SweepDirectory, replay: Replay, trial: Trial, request: Request) -> tuple:
     """Return the settings of a trial: as composed, as a dictionary, and the overrides."""
     grid, here = replay.grid(request.scale), request.here
-    defaults = sweeps.settings(trial, grid, results.finished(directory), request.config.data.cache, here)
+    defaults = availability.settings(trial, grid, results.finished(directory), request.config.data.cache, here)
     typed = request.overrides
     if any(word.startswith("launch.hosts=") for word in defaults):  # the first of those typed
         typed = [word for word in typed if not word.lstrip("+").startswith("launch.hosts=")]
@@ -172,7 +172,7 @@ def measure(verb: str, values: dict, hook: sweep.Trial) -> Status:
     return Status(state, exit=exit_status, error=None if state == FINISHED else f"{verb} ended with {exit_status}")
 
 
-def summary(content: page.Content, path: Path) -> str:
+def summary(content: results.Content, path: Path) -> str:
     """Return the claims that a replay decides and where its page is, for the terminal."""
     lines = [("replay", f"{content.replay.name}, {content.state}")]
     for one in content.outcomes:

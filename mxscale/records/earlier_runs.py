@@ -10,7 +10,7 @@ from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
 
-def comparable(run: RunDir, plan: Plan, signature: str, any_threads: bool = False) -> List[RunDir]:
+def comparable(run: RunDir, plan: Plan, signature: str) -> List[RunDir]:
     """Return the finished runs with the same signature, hardware and threads and a known rate, newest first.
 
     On GPUs the hardware is the kind of GPU, and threads do not matter: the host only feeds them.
@@ -18,19 +18,16 @@ def comparable(run: RunDir, plan: Plan, signature: str, any_threads: bool = Fals
     Args:
         signature: "weak_signature": runs differ only in their ranks and machine. "speed_signature": runs may also
             differ in settings that do not affect their speed (see for_speed).
-        any_threads: Include runs whose ranks have another number of threads.
     """
     if getattr(plan, signature) is None:  # written by an older version
         return []
-    any_threads = any_threads or plan.device == "gpu"
+    equal = (signature, "device") if plan.device == "gpu" else (signature, "device", "threads")
     hardware, runs = _hardware(run, plan.device), []
     for other in runs_of(run.path.parents[1], run.path.parent.name):
         try:
             known = other.plan()
-            same = all(getattr(known, key) == getattr(plan, key) for key in (signature, "device"))
+            same = all(getattr(known, key) == getattr(plan, key) for key in equal)
             if other.path == run.path or not same or other.state != FINISHED:
-                continue
-            if not any_threads and known.threads != plan.threads:
                 continue
             other.config(repeats=True)  # raises ConfigError
             if other.figures.get("throughput/median") and _hardware(other, plan.device) == hardware:

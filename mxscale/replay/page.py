@@ -1,42 +1,17 @@
 """The page of a replay: published numbers beside those of runs here in the same form, and the claims."""
 
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
-from mxscale.records.claims import Outcome
-from mxscale.records.recorded import Recorded
 from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
-from mxscale.replay.entry import Panel, Replay, Trial
-from mxscale.replay.results import HERE, PUBLISHED, Point
+from mxscale.replay.entry import Panel, Replay
+from mxscale.replay.results import HERE, PUBLISHED, Content, Point
 from mxscale.report import claims as claim_texts
 from mxscale.util import csv_tables
 
 TEMPLATE = Path(__file__).parent / "replay.html"
 ROOM = 0.82  # of the distance between two places, for bars
-
-
-class Content(NamedTuple):
-    """What the page of a replay shows."""
-
-    replay: Replay
-    scale: str
-    about: str
-    command: str
-    points: List[Point]  # published ones and those of runs here
-    missing: List[Tuple[Trial, str]]  # trials without a result, and why
-    outcomes: List[Outcome]
-    runs: Mapping[str, Recorded]  # by the names of their trials
-
-    @property
-    def state(self) -> str:
-        """How many trials have a result, such as `5 of 6 runs`."""
-        trials = len(self.replay.grid(self.scale).shown)
-        return f"{trials - len(self.missing)} of {trials} runs"
-
-    def of(self, panel: Panel, by: str) -> List[Point]:
-        """Return the points of a panel that are PUBLISHED, or those from HERE."""
-        return [point for point in self.points if (point.metric, point.by) == (panel.name, by)]
 
 
 def write(content: Content, folder: Path) -> Path:

@@ -37,7 +37,6 @@ class Column(NamedTuple):
 COLUMNS = (
     Column("images/s", "throughput/median", "{:,.0f}"),
     Column("efficiency", "scaling/efficiency", "{:.1f} %", 100),
-    Column("efficiency (unequal threads)", "scaling/efficiency_unequal_threads", "{:.1f} %", 100),
     Column("val top-1", "best/val_top1", "{:.2f} %"),
     Column("test top-1", "test/top1", "{:.2f} %"),
     Column("data wait", "time/data_wait_median", "{:.1f} %", 100),

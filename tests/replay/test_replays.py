@@ -17,7 +17,7 @@ from mxscale.config.validation import validate
 from mxscale.environment.hosts import Host
 from mxscale.records import claims
 from mxscale.records.recorded import Recorded
-from mxscale.replay import availability, page, results, sweeps
+from mxscale.replay import availability, page, results
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import SCALES, SMALL, Grid, Trial
 from mxscale.replay.registry import REPLAYS
@@ -32,7 +32,7 @@ FILES = ["data.train=a.rec", "data.val=b.rec", "data.root=/images"]
 @pytest.fixture
 def inputs(monkeypatch):
     """Replace the generated inputs by folders that are not made."""
-    monkeypatch.setattr(sweeps.inputs, "folder_of", lambda name, cache: f"/inputs/{name}")
+    monkeypatch.setattr(availability.inputs, "folder_of", lambda name, cache: f"/inputs/{name}")
 
 
 class Earlier(dict):
@@ -44,7 +44,7 @@ class Earlier(dict):
 
 def settings(replay, trial, scale) -> dict:
     """Return the flat settings of a trial, which must be valid."""
-    overrides = sweeps.settings(trial, replay.grid(scale), Earlier(), "cache", Here(hosts=NODES))
+    overrides = availability.settings(trial, replay.grid(scale), Earlier(), "cache", Here(hosts=NODES))
     given = [each for each in FILES if "recordio" in str(overrides) or f"set:{each.partition('=')[0]}" in trial.needs]
     values, own = composed_values(trial.verb, *overrides, *given)
     validate(from_dict(values))
@@ -194,8 +194,8 @@ def test_requirements_are_named_with_what_to_do():
 def test_trials_of_a_slow_network_take_their_hosts():
     [trial] = [trial for trial in REPLAYS["aws-scaling"].small.trials if trial.name == "1-server-2"]
     here = Here(slow_hosts=["a:1", "b:1", "c:1", "d:1"])
-    assert sweeps.settings(trial, Grid(()), Earlier(), "cache", here)[-1] == "launch.hosts=[a:1,b:1,c:1]"
-    assert not any("hosts" in word for word in sweeps.settings(trial, Grid(()), Earlier(), "cache", Here()))
+    assert availability.settings(trial, Grid(()), Earlier(), "cache", here)[-1] == "launch.hosts=[a:1,b:1,c:1]"
+    assert not any("hosts" in word for word in availability.settings(trial, Grid(()), Earlier(), "cache", Here()))
     assert availability.missing(trial, Here()) == availability.missing(trial, here) == []
     assert availability.missing(trial, Here(slow_hosts=["a:1"])) == ["3 hosts with slow links: name 3 in slow_hosts"]
 
@@ -217,7 +217,7 @@ def content():
         points += results.measured(panel, replay.small, runs)
     [lacking] = [trial for trial in replay.small.trials if trial.name == "horovod-1"]
     outcomes = claims.outcomes([], claims.modelled(), {replay.name: runs}, replay.name)
-    return page.Content(replay, SMALL, "digits", "mxscale replay aws-scaling scale=small", points,
+    return results.Content(replay, SMALL, "digits", "mxscale replay aws-scaling scale=small", points,
                         [(lacking, "not run yet")], outcomes, {})  # fmt: skip
 
 
@@ -243,9 +243,9 @@ def test_derived_panels_compare_with_their_reference():
 
 
 def test_paths_of_inputs_are_quoted(monkeypatch):
-    monkeypatch.setattr(sweeps.inputs, "folder_of", lambda name, cache: f"/home/jürgen, (x)/{name}")
+    monkeypatch.setattr(availability.inputs, "folder_of", lambda name, cache: f"/home/jürgen, (x)/{name}")
     trial = Trial("c", "s", "x", ("data.root={photographs}", "batch.per_device=${a}"))
-    overrides = sweeps.settings(trial, Grid(()), Earlier(), "cache", Here())
+    overrides = availability.settings(trial, Grid(()), Earlier(), "cache", Here())
     assert overrides == ["data.root='/home/jürgen, (x)/photographs'", "batch.per_device=${a}"]
 
 
