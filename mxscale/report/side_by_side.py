@@ -24,7 +24,6 @@ METRICS = {
     *("best/val_top1", "val/top1", "val/loss", "test/top1", "test/loss", "train/loss", "train/top1"),
     *("throughput/median", "scaling/efficiency", "time/wall_s", "time/data_wait_median", "time/compute_median"),
     *("time/exchange_median", "time/to_target_s", "cost/total_usd", "cost/total_eur", "cost/usd_to_target"),
-    "cost/usd_per_point",
 }
 
 Line = Tuple[str, str, str]  # key, A, B

@@ -3,7 +3,6 @@
 import shlex
 import time
 from dataclasses import replace
-from operator import attrgetter
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from mxscale.config.schema import Tracking
@@ -40,15 +39,6 @@ class Row(NamedTuple):
         return self.trial.state in (FAILED, REFUSED_TRIAL)
 
     @property
-    def top1(self) -> Optional[float]:
-        return self.metrics.get(TOP1)
-
-    @property
-    def wall_s(self) -> Optional[float]:
-        """The wall time, set-up included."""
-        return self.metrics.get(WALL)
-
-    @property
     def cost(self) -> Optional[float]:
         """The cost in USD, or in EUR if USD is unknown."""
         return next((self.metrics[name] for name in COSTS if name in self.metrics), None)
@@ -66,6 +56,14 @@ class Row(NamedTuple):
             return "finished earlier"
         state = STATES.get(self.trial.state, "not started" if self.trial.run is None else "interrupted")
         return f"{state}, resumed" if self.trial.how == "resumed" else state
+
+
+# title of a chosen trial -> how it is chosen by a figure of its row
+CHOICES = {
+    "best": (max, lambda row: row.metrics.get(TOP1)),
+    "cheapest": (min, lambda row: row.cost),
+    "fastest": (min, lambda row: row.metrics.get(WALL)),
+}
 
 
 def rows_of(sweep: SweepDirectory) -> List[Row]:
@@ -92,7 +90,7 @@ def end(
     status = outcome(rows, stopped)
     known = sweep.status().with_attempt(ended_ms=int(time.time() * 1000))
     sweep.write_status(replace(status, attempts=known.attempts, attempt=known.attempt))
-    sweep.write_summary(Summary(figures(rows, facts["at_a_time"]), cells=names))
+    sweep.write_summary(Summary(cells=names))
     sweep.write("environment.json", {"tags": tags(facts["command"], names)})
     write_text(sweep.path / "table.csv", as_csv(rows))
     unsent = None
@@ -121,12 +119,11 @@ def chosen(rows: Sequence[Row]) -> Dict[str, Row]:
 
     The first of several equal trials is chosen.
     """
-    rows_by_label = {}
-    for label, figure, choose in (("best", "top1", max), ("cheapest", "cost", min), ("fastest", "wall_s", min)):
-        known = [row for row in rows if row.finished and getattr(row, figure) is not None]
-        if known:
-            rows_by_label[label] = choose(known, key=attrgetter(figure))
-    return rows_by_label
+    rows_by_title = {}
+    for title, (choose, figure) in CHOICES.items():
+        if known := [row for row in rows if row.finished and figure(row) is not None]:
+            rows_by_title[title] = choose(known, key=figure)
+    return rows_by_title
 
 
 def with_front(rows: Sequence[Row]) -> List[Row]:
@@ -134,8 +131,8 @@ def with_front(rows: Sequence[Row]) -> List[Row]:
 
     As in reports, the first of several trials that are equal in both represents them.
     """
-    known = [i for i, row in enumerate(rows) if row.finished and row.top1 is not None and row.cost is not None]
-    front = {known[place] for place in pareto_front([(rows[i].cost, rows[i].top1) for i in known])}
+    known = [i for i, row in enumerate(rows) if row.finished and None not in (row.metrics.get(TOP1), row.cost)]
+    front = {known[place] for place in pareto_front([(rows[i].cost, rows[i].metrics[TOP1]) for i in known])}
     return [row._replace(on_front=i in front) for i, row in enumerate(rows)]
 
 
@@ -144,24 +141,6 @@ def named(rows: Sequence[Row]) -> dict:
     names = {label: row.trial.name for label, row in chosen(rows).items()}
     failed = [row.trial.name for row in rows if row.failed]
     return {**names, "failed": failed, "pareto": [row.trial.name for row in rows if row.on_front]}
-
-
-def figures(rows: Sequence[Row], at_a_time: int) -> Dict[str, float]:
-    """Return the metrics of the parent run; their names differ from those of runs, so that charts of runs omit it."""
-    best, cheapest, fastest = map(chosen(rows).get, ("best", "cheapest", "fastest"))
-    known = {
-        "sweep/cells": len(rows),
-        "sweep/finished": sum(row.finished for row in rows),
-        "sweep/failed": sum(row.failed for row in rows),
-        "sweep/best_val_top1": best and best.top1,
-        "sweep/fastest_wall_s": fastest and fastest.wall_s,
-    }
-    usd = [row.metrics.get(COSTS[0]) for row in rows if row.trial.run]
-    if usd and None not in usd:
-        known["sweep/cheapest_usd"] = cheapest and cheapest.cost
-        if at_a_time == 1:  # else concurrent trials share the billed machine
-            known["sweep/cost_usd"] = sum(usd)
-    return {name: float(value) for name, value in known.items() if value is not None}
 
 
 def tags(command: Sequence[str], names: dict) -> Dict[str, str]:
@@ -188,8 +167,8 @@ def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
     lines = [titles]
     for row in rows:
         star = "*" if row.on_front and len(rows) > 1 else ""
-        lines.append((f"{row.trial.number}{star}", row.trial.name, row.state, number(row.top1, "{:.2f} %"),
-                      number(row.metrics.get(RATE), "{:,.0f}"), number(row.wall_s, "{:.1f} s"),
+        lines.append((f"{row.trial.number}{star}", row.trial.name, row.state, number(row.metrics.get(TOP1), "{:.2f} %"),
+                      number(row.metrics.get(RATE), "{:,.0f}"), number(row.metrics.get(WALL), "{:.1f} s"),
                       row.price_tag))  # fmt: skip
     used = [column for column in range(len(titles)) if column < 3 or any(line[column] for line in lines[1:])]
     cells = [[line[column] for column in used] for line in lines]
@@ -202,13 +181,13 @@ def verdict(rows: Sequence[Row], planned: int = 0):
     finished, known = sum(row.finished for row in rows), chosen(rows)
     yield "finished", f"{finished} of {max(planned, len(rows))}"
     if row := known.get("best"):
-        yield "best", f"{row.trial.name}: {row.top1:.2f} % val top-1"
+        yield "best", f"{row.trial.name}: {row.metrics[TOP1]:.2f} % val top-1"
     if row := known.get("cheapest"):
         yield "cheapest", f"{row.trial.name}: {row.price_tag}"
     elif finished:
         yield "cheapest", "unknown: no price"
     if row := known.get("fastest"):
-        yield "fastest", f"{row.trial.name}: {row.wall_s:.1f} s"
+        yield "fastest", f"{row.trial.name}: {row.metrics[WALL]:.1f} s"
     if any(row.cost is not None for row in rows) and len(rows) > 1:
         yield "*", "no other trial is both as accurate and as cheap (Pareto)"
     for row in rows:
