@@ -8,7 +8,6 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 from mxscale.config.schema import Tracking
 from mxscale.environment import description
 from mxscale.launcher.progress import echo
-from mxscale.records.recorded import pareto_front
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
 from mxscale.rundir.status import Status, Summary
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory, TrialRecord
@@ -28,7 +27,6 @@ class Row(NamedTuple):
 
     trial: TrialRecord
     metrics: Dict[str, float]
-    on_front: bool = False  # the Pareto front of accuracy and cost
 
     @property
     def finished(self) -> bool:
@@ -67,7 +65,7 @@ CHOICES = {
 
 
 def rows_of(sweep: SweepDirectory) -> List[Row]:
-    return with_front([Row(trial, _figures(trial)) for trial in sweep.trials()])
+    return [Row(trial, _figures(trial)) for trial in sweep.trials()]
 
 
 def _figures(trial: TrialRecord) -> Dict[str, float]:
@@ -126,21 +124,10 @@ def chosen(rows: Sequence[Row]) -> Dict[str, Row]:
     return rows_by_title
 
 
-def with_front(rows: Sequence[Row]) -> List[Row]:
-    """Mark the Pareto front: the finished trials that no other trial beats in accuracy and cost.
-
-    As in reports, the first of several trials that are equal in both represents them.
-    """
-    known = [i for i, row in enumerate(rows) if row.finished and None not in (row.metrics.get(TOP1), row.cost)]
-    front = {known[place] for place in pareto_front([(rows[i].cost, rows[i].metrics[TOP1]) for i in known])}
-    return [row._replace(on_front=i in front) for i, row in enumerate(rows)]
-
-
 def named(rows: Sequence[Row]) -> dict:
     """Return {"best": name, ..., "failed": [names]}; keys without a value are omitted."""
-    names = {label: row.trial.name for label, row in chosen(rows).items()}
-    failed = [row.trial.name for row in rows if row.failed]
-    return {**names, "failed": failed, "pareto": [row.trial.name for row in rows if row.on_front]}
+    names = {title: row.trial.name for title, row in chosen(rows).items()}
+    return {**names, "failed": [row.trial.name for row in rows if row.failed]}
 
 
 def tags(command: Sequence[str], names: dict) -> Dict[str, str]:
@@ -157,7 +144,7 @@ def number(value: Optional[float], form: str) -> str:
 
 
 def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
-    """Return the table for the terminal; * marks the Pareto front of accuracy and cost.
+    """Return the table for the terminal.
 
     Args:
         planned: The number of trials that the sweep defines.
@@ -166,8 +153,7 @@ def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
     titles = ("", "trial", "state", "val top-1", "images/s", "wall", "cost")
     lines = [titles]
     for row in rows:
-        star = "*" if row.on_front and len(rows) > 1 else ""
-        lines.append((f"{row.trial.number}{star}", row.trial.name, row.state, number(row.metrics.get(TOP1), "{:.2f} %"),
+        lines.append((f"{row.trial.number}", row.trial.name, row.state, number(row.metrics.get(TOP1), "{:.2f} %"),
                       number(row.metrics.get(RATE), "{:,.0f}"), number(row.metrics.get(WALL), "{:.1f} s"),
                       row.price_tag))  # fmt: skip
     used = [column for column in range(len(titles)) if column < 3 or any(line[column] for line in lines[1:])]
@@ -188,8 +174,6 @@ def verdict(rows: Sequence[Row], planned: int = 0):
         yield "cheapest", "unknown: no price"
     if row := known.get("fastest"):
         yield "fastest", f"{row.trial.name}: {row.metrics[WALL]:.1f} s"
-    if any(row.cost is not None for row in rows) and len(rows) > 1:
-        yield "*", "no other trial is both as accurate and as cheap (Pareto)"
     for row in rows:
         if row.failed:
             yield row.state, f"{row.trial.name}: {row.trial.error}"
@@ -198,9 +182,9 @@ def verdict(rows: Sequence[Row], planned: int = 0):
 def as_csv(rows: Sequence[Row]) -> str:
     """Return one CSV line per trial: its settings, how it ended, and all figures of its run."""
     names = sorted({name for row in rows for name in row.metrics})
-    lines = [["number", "name", "overrides", "state", "how", "exit", "error", "run", "pareto", *names]]
+    lines = [["number", "name", "overrides", "state", "how", "exit", "error", "run", *names]]
     for row in rows:
         trial = row.trial
         lines.append([trial.number, trial.name, " ".join(trial.overrides), trial.state, trial.how, trial.exit,
-                      trial.error, trial.run, row.on_front, *(row.metrics.get(name) for name in names)])  # fmt: skip
+                      trial.error, trial.run, *(row.metrics.get(name) for name in names)])  # fmt: skip
     return csv_tables.text(lines)
