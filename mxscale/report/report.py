@@ -1,6 +1,5 @@
 """`mxscale report`: select and write the requested report."""
 
-from functools import partial
 from pathlib import Path
 from typing import List, Optional
 
@@ -24,7 +23,7 @@ def main(config: Config, request: Report) -> None:
 def report(config: Config, request: Report, folder: Path) -> None:
     """Report an experiment, or compare two runs."""
     if request.compare is not None:
-        text = side_by_side.write(partial(Store, config), request.compare, folder)
+        text = side_by_side.write(config, request.compare, folder)
         echo(f"{text}\n  view            {folder}/compare.md")
         return
     name = request.experiment or config.tracking.experiment

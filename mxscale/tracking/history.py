@@ -4,7 +4,6 @@ Reading never creates or changes a store. MLflow itself would create a missing S
 an older version.
 """
 
-import json
 import shlex
 import time
 from functools import wraps
@@ -108,13 +107,6 @@ class Store:
         """Return the finished runs on the same data in the experiment of a run."""
         experiment = self.client.get_run(run_id).info.experiment_id
         return self.runs(experiment, f"attributes.status = 'FINISHED' and tags.`data.digest` = '{data_digest}'")
-
-    def file(self, run_id: str, name: str) -> dict:
-        """Return the content of a JSON artifact of a run; {} if it cannot be read from the artifact store."""
-        try:
-            return json.loads(Path(self.client.download_artifacts(run_id, name)).read_text())
-        except Exception:
-            return {}
 
     @one_line
     def fetch(self, run_id: str, names: Sequence[str], folder: Path) -> None:
