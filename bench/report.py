@@ -55,7 +55,7 @@ def figures(number: int, ranks: int) -> dict:
     found = {"throughput/median": rate, "best/val_top1": top1, "val/top1": top1, "test/top1": top1 - 0.5}
     found.update({"time/wall_s": 60.0, "time/to_target_s": 40.0, "cost/total_usd": usd, "cost/total_eur": usd / 1.1})
     found.update({"time/data_wait_median": 0.02, "time/compute_median": 0.15, "time/exchange_median": 0.01})
-    found.update({"cost/usd_to_target": usd / 2, "cost/usd_per_point": usd / top1})
+    found.update({"cost/usd_to_target": usd / 2})
     return found if ranks == 1 else {**found, "scaling/efficiency": rate / 300 / ranks}
 
 

@@ -14,14 +14,14 @@ from mxscale.cli.multirun import OpenSweep
 from mxscale.cli.settings import resolve
 from mxscale.config.schema import checked, from_dict, to_dict
 from mxscale.config.validation import validate
-from mxscale.config.verb_settings import AllReduce, InputRates, grouped
+from mxscale.config.verb_settings import InputRates, grouped
 from mxscale.config.verb_settings import Replay as ReplaySettings
-from mxscale.diagnose import all_reduce, input_rates
+from mxscale.diagnose import input_rates
 from mxscale.environment import gpus, hosts
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.progress import echo
 from mxscale.rendering.page import check_installed, prepare
-from mxscale.replay import availability, page, registry, results, sweeps
+from mxscale.replay import availability, page, registry, results
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import FULL, SCALES, Replay, Trial
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
@@ -35,7 +35,6 @@ from mxscale.util.redaction import redact
 # A verb that records one measurement in a run directory -> its function, its settings and their group
 MEASUREMENTS = {
     "test-io": (input_rates.main, grouped("io", InputRates), "io"),
-    "test-allreduce": (all_reduce.main, grouped("allreduce", AllReduce), "allreduce"),
 }
 
 
@@ -69,17 +68,13 @@ def main(values: dict, options: ReplaySettings) -> int:
     check_installed("mxscale replay")
     chosen, status = registry.chosen(options.replay), DONE
     prepare(request.output)
-    contents = []
     for replay in chosen:
         exit_status, stopped, directory = run(replay, request)
-        content = sweeps.content(replay, request.scale, directory, request.here, request.command(replay))
-        contents.append(content)
+        content = results.content(replay, request.scale, directory, request.here, request.command(replay))
         echo(summary(content, page.write(content, request.output)))
         status = max(status, exit_status)
         if stopped:
             break
-    if len(chosen) > 1:
-        echo(f"\n  book   {page.write_book(contents, request.output)}")
     return status
 
 
@@ -155,7 +150,7 @@ def run_trial(directory: SweepDirectory, replay: Replay, trial: Trial, number: i
 def settings(directory: SweepDirectory, replay: Replay, trial: Trial, request: Request) -> tuple:
     """Return the settings of a trial: as composed, as a dictionary, and the overrides."""
     grid, here = replay.grid(request.scale), request.here
-    defaults = sweeps.settings(trial, grid, results.finished(directory), request.config.data.cache, here)
+    defaults = availability.settings(trial, grid, results.finished(directory), request.config.data.cache, here)
     typed = request.overrides
     if any(word.startswith("launch.hosts=") for word in defaults):  # the first of those typed
         typed = [word for word in typed if not word.lstrip("+").startswith("launch.hosts=")]
@@ -178,7 +173,7 @@ def measure(verb: str, values: dict, hook: sweep.Trial) -> Status:
     return Status(state, exit=exit_status, error=None if state == FINISHED else f"{verb} ended with {exit_status}")
 
 
-def summary(content: page.Content, path: Path) -> str:
+def summary(content: results.Content, path: Path) -> str:
     """Return the claims that a replay decides and where its page is, for the terminal."""
     lines = [("replay", f"{content.replay.name}, {content.state}")]
     for one in content.outcomes:

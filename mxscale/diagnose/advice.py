@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Iterator, List, NamedTuple, Optional
+from typing import Iterator, List, NamedTuple
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network

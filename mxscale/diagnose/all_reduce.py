@@ -20,7 +20,7 @@ from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher import commands as launch
 from mxscale.launcher import setup
-from mxscale.launcher.context import NO_HOOK, Hook, Signals
+from mxscale.launcher.context import Signals
 from mxscale.launcher.processes import run_to_end
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import step_time
@@ -33,7 +33,7 @@ MODULE = "mxscale.distributed.allreduce_probe"
 HEAD = f"{'bytes':>12}  {'ms (smallest to largest)':34} {'Gbit/s':>8}"
 
 
-def main(config: Config, request: AllReduce, hook: Hook = NO_HOOK) -> int:
+def main(config: Config, request: AllReduce) -> int:
     """Measure, print and record the times, and return the exit status. Raises ConfigError before the first one."""
     comm = config.comm
     recording.check(config, "a measurement of all-reduces", "allreduce.seconds")
@@ -42,14 +42,14 @@ def main(config: Config, request: AllReduce, hook: Hook = NO_HOOK) -> int:
         raise ConfigError(f"comm={comm.backend}: has no all-reduce of its own; use one of {', '.join(able)}")
     if comm.compression != "none":
         raise ConfigError(f"comm.compression={comm.compression}: the arrays are float32; leave it out")
-    resources = setup.check(config, None, [hook])
+    resources = setup.check(config, None, [])
     nodes, device = resources.nodes, choose_device(config)
     ranks = choose_ranks(config, nodes)
     if ranks == 1:
         raise ConfigError("launch.ranks=1: one rank exchanges nothing; use launch.ranks=2 or more")
     check_backend(comm, config.optimizer.name, device, ranks, nodes)
     plan = Plan(hosts=tuple(nodes), device=device)
-    return recording.execute(Times, config, resources.price, request, plan, ranks, hook=hook)
+    return recording.execute(Times, config, resources.price, request, plan, ranks)
 
 
 def carrier(config: Config, device: str) -> str:

@@ -18,7 +18,6 @@ from mxscale.rundir import guards
 from mxscale.rundir.directory import FINISHED, KILLED, RunDir, create
 from mxscale.rundir.status import Status
 from mxscale.tracking import tracker
-from mxscale.tracking.payload import record_first_params
 from mxscale.tracking.sync_state import all_runs, view_hint
 from mxscale.util.errors import ConfigError, RunFailed
 
@@ -39,7 +38,6 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
             for hook in hooks:
                 hook.on_created(run, signals)
             attempt = setup.set_up(context)
-            record_first_params(run)
             mirror = tracker.open_mirror(run, config.tracking, run_cost.cost_of(run))
         status, failure = train(attempt, mirror)
         for number in range(1, config.launch.restarts + 1):

@@ -8,17 +8,18 @@ from mxscale.util.errors import ConfigError
 
 
 def comparable(run: RunDir, plan: Plan) -> List[RunDir]:
-    """Return the finished runs that differ only in ranks and threads, with a known rate, newest first.
+    """Return the finished runs that differ only in ranks, on the same hardware, with a known rate, newest first.
 
-    The hardware is the same: on GPUs their kind, on a CPU the machine.
+    On GPUs the hardware is their kind, and threads do not matter: the host only feeds them.
     """
     if plan.weak_signature is None:  # written by an older version
         return []
+    equal = ("weak_signature", "device") if plan.device == "gpu" else ("weak_signature", "device", "threads")
     hardware, runs = _hardware(run, plan.device), []
     for other in runs_of(run.path.parents[1], run.path.parent.name):
         try:
             known = other.plan()
-            same = (known.weak_signature, known.device) == (plan.weak_signature, plan.device)
+            same = all(getattr(known, key) == getattr(plan, key) for key in equal)
             if other.path == run.path or not same or other.state != FINISHED:
                 continue
             other.config(repeats=True)  # raises ConfigError

@@ -107,11 +107,13 @@ class Row:
         return [run.metrics[metric] for run in self.runs if known(run.metrics.get(metric))]
 
     def spread(self, metric: str) -> Optional[Spread]:
-        return spread(self.values(metric))
+        """Return the spread of the runs that have the metric; None if none has it."""
+        values = self.values(metric)
+        return Spread(statistics.median(values), min(values), max(values), len(values)) if values else None
 
     def median(self, metric: str) -> Optional[float]:
-        values = self.values(metric)
-        return statistics.median(values) if values else None
+        spread = self.spread(metric)
+        return spread and spread.median
 
     @property
     def devices(self) -> Optional[int]:
@@ -121,21 +123,10 @@ class Row:
     def seeds(self) -> List[str]:
         return sorted({run.params.get("seed", "?") for run in self.runs}, key=sort_key)
 
-    @property
-    def target(self) -> Optional[float]:
-        """The target accuracy of its runs, in percent."""
-        text = self.settings.get("target_top1")
-        return None if text in (None, "None") else float(text)
-
 
 def known(value: Optional[float]) -> bool:
     """Return whether a metric has a finite value."""
     return value is not None and math.isfinite(value)
-
-
-def spread(values: Sequence[float]) -> Optional[Spread]:
-    """Return the spread of values; None without values."""
-    return Spread(statistics.median(values), min(values), max(values), len(values)) if values else None
 
 
 def rows(runs: Sequence[Recorded]) -> List[Row]:

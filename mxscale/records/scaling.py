@@ -11,24 +11,26 @@ from mxscale.rundir.plan import Plan
 from mxscale.rundir.status import Summary
 
 EFFICIENCY = "scaling/efficiency"
-UNEQUAL = "scaling/efficiency_unequal_threads"  # on a CPU, if the ranks of the two runs have unequal numbers of threads
-THREADS = "scaling/baseline_threads"  # of the rank of that run
 RANKS = re.compile(r"(launch\.(ranks|hosts|threads)|data\.shards)=")
 
 
 def efficiency(run: RunDir, plan: Plan, rate: Optional[float]) -> Tuple[Dict[str, float], Optional[RunDir]]:
     """Return the efficiency under its name, and the run that it refers to; ({}, None) without such a run.
 
+    It is the finished run of the same work on one device: the newest with the same back end, else the newest.
+
     Args:
         rate: Images/s of the run; None: unknown.
     """
-    baseline = one_device_run(run, plan) if rate and applies(plan) else None
-    if baseline is None:
+    if not (rate and applies(plan)):
         return {}, None
-    value = rate / (plan.sizes.ranks * baseline.figures["throughput/median"])
-    if _equal_threads(baseline, plan):
-        return {EFFICIENCY: value}, baseline
-    return {UNEQUAL: value, THREADS: baseline.plan().threads}, baseline
+    runs = earlier_runs.comparable(run, plan)
+    alone = [other for other in runs if other.plan().sizes.shards == 1]  # the newest first
+    if not alone:
+        return {}, None
+    backend = run.config().comm.backend
+    baseline = next((other for other in alone if other.config().comm.backend == backend), alone[0])
+    return {EFFICIENCY: rate / (plan.sizes.ranks * baseline.figures["throughput/median"])}, baseline
 
 
 def applies(plan: Plan) -> bool:
@@ -36,27 +38,11 @@ def applies(plan: Plan) -> bool:
     return plan.sizes is not None and plan.sizes.shards == plan.sizes.ranks > 1
 
 
-def one_device_run(run: RunDir, plan: Plan) -> Optional[RunDir]:
-    """Return the finished run of the same work on one device that is most alike: in threads, back end and age."""
-    runs = earlier_runs.comparable(run, plan)
-    alone = [other for other in runs if other.plan().sizes.shards == 1]  # the newest first
-    backend = run.config().comm.backend
-    unlike = [(not _equal_threads(other, plan), other.config().comm.backend != backend) for other in alone]
-    return alone[unlike.index(min(unlike))] if alone else None
-
-
-def _equal_threads(other: RunDir, plan: Plan) -> bool:
-    return plan.device == "gpu" or other.plan().threads == plan.threads
-
-
 def described(run: RunDir, summary: Summary) -> Optional[str]:
     """Return the efficiency and its reference, or the command that makes one; None if the run has none."""
     plan, figures = run.plan(), summary.metrics
     if EFFICIENCY in figures:
         return f"{figures[EFFICIENCY]:.1%} of the 1-rank run {Path(summary.baseline).name}"
-    if UNEQUAL in figures:
-        threads = f"{figures[THREADS]} threads there, {plan.threads} in each rank here"
-        return f"{figures[UNEQUAL]:.1%} of the 1-rank run {Path(summary.baseline).name} ({threads})"
     if not applies(plan) or "throughput/median" not in figures:
         return None
     return f"unknown without a 1-rank run of this work:\n{command(run, plan)}"

@@ -37,10 +37,6 @@ def summarise(run: RunDir, attempt: int) -> Summary:
     metrics["time/wall_s"] = run_cost.wall_s(run, attempt, ended)
     metrics.update({f"cost/total_{currency}": value for currency, value in run_cost.total(run, attempt, ended).items()})
     metrics.update(_to_target(run, history))
-    for currency in ("usd", "eur"):
-        total = metrics.get(f"cost/total_{currency}")
-        if total is not None and metrics.get("best/val_top1"):
-            metrics[f"cost/{currency}_per_point"] = total / metrics["best/val_top1"]
     plan = run.plan()
     if plan.skipped:
         metrics["data/skipped"] = plan.skipped
@@ -95,7 +91,6 @@ def table(run: RunDir, view: Optional[str] = None, all_runs: Optional[str] = Non
         ("wall time", _shown(figures, "time/wall_s", "{:.1f} s")),
         ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.why or 'no price'}"),
         ("cost to target", _to(figures)),
-        ("cost per point", _cost(figures, "cost/{}_per_point")),
         ("skipped images", str(skipped) if skipped else None),
         ("run directory", str(run)),
         ("view", view),

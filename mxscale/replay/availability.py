@@ -1,13 +1,20 @@
-"""What a trial needs that this machine lacks, in words that say what to do."""
+"""What a trial needs that this machine lacks, and its settings here."""
 
 import os
+import re
 import shutil
 from dataclasses import dataclass
-from typing import List, Optional, Sequence
+from typing import List, Mapping, Optional, Sequence
 
 from mxscale.environment import description
 from mxscale.environment.hosts import Host
+from mxscale.replay import inputs
 from mxscale.replay.entry import Grid, Trial
+from mxscale.rundir.sweep_directory import TrialRecord
+from mxscale.util.override_text import quoted
+
+PLACEHOLDER = re.compile(r"\{([\w:]+)\}")
+RUN = "run:"
 
 
 @dataclass(frozen=True)
@@ -58,3 +65,28 @@ def _unmet(need: str, here: Here) -> Optional[str]:
     if kind == "file":
         return None if os.path.exists(what) else f"{what}, to be placed there"
     return None if what in here.keys else f"{what}=PATH"
+
+
+def settings(trial: Trial, grid: Grid, finished: Mapping[str, TrialRecord], cache: str, here: Here) -> List[str]:
+    """Return the overrides of a trial.
+
+    Args:
+        finished: Records of finished trials by name.
+        cache: Folder of generated inputs.
+        here: Its hosts are those of the command line.
+
+    Raises:
+        KeyError: The trial starts from a run that has not finished.
+    """
+
+    def value(placeholder: re.Match) -> str:
+        name = placeholder[1]
+        return quoted(str(finished[name[len(RUN) :]].run if name.startswith(RUN) else inputs.folder_of(name, cache)))
+
+    overrides = [word if "${" in word else PLACEHOLDER.sub(value, word) for word in (*grid.base, *trial.overrides)]
+    if trial.nodes is not None:
+        hosts = ",".join(f"{host.name}:{host.slots}" for host in here.hosts[: trial.nodes])
+        overrides += [f"launch.hosts=[{hosts}]", f"machine.nodes={trial.nodes}"]
+    if trial.slow_hosts and here.slow_hosts:
+        overrides.append(f"launch.hosts=[{','.join(here.slow_hosts[: trial.slow_hosts])}]")
+    return overrides

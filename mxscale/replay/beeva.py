@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import product
 
-from mxscale.replay.entry import LINES, Grid, Panel, Replay, Trial, devices
+from mxscale.replay.entry import Grid, Panel, Replay, Trial, devices
 
 WORK = "BEEVA 2017"
 SPEED, ONE_EPOCH = Panel("throughput/median"), Panel("val/top1")
@@ -192,7 +192,7 @@ def decoding(*overrides: str, about: str = "") -> Grid:
 
 TEST_IO = Replay(
     "beeva-test-io", WORK, "the input pipeline alone, by decoding threads", "decoding threads",
-    (Panel("io/images_per_s", LINES),),
+    (Panel("io/images_per_s"),),
     full=decoding("data=caltech256"),
     small=decoding("data=imagefolder", "data.root={photographs}", about="256 generated images of 500 by 400 pixels"),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from mxscale.replay.entry import LINES, Grid, Panel, Replay, Trial, devices, slug
+from mxscale.replay.entry import Grid, Panel, Replay, Trial, devices, slug
 
 WORK = "ChainerMN 2018"
 FILES = ("set:data.train", "set:data.val")
@@ -53,7 +53,7 @@ LARGE_BATCH = Replay(
 
 IN15 = Replay(
     "chainermn-in15", WORK, "90 epochs of ResNet-50 on ImageNet by several teams", "",
-    (Panel("time/wall_s", logarithmic=True), Panel("val/top1")),
+    (Panel("time/wall_s"), Panel("val/top1")),
     full=Grid(
         (Trial("in15", "time of 90 epochs", "this replay", (), needs=("gpus:P100:8", *FILES), nodes=128),),
         ("experiment=chainermn_in15",),
@@ -97,24 +97,4 @@ DOUBLE_BUFFERING = Replay(
     ),
 )  # fmt: skip
 
-ALLREDUCE = Replay(
-    "chainermn-allreduce", WORK, "time of an all-reduce by message size", "bytes",
-    (Panel("allreduce/ms/", LINES, logarithmic=True, label="time, ms"),),
-    full=Grid(
-        (
-            Trial("nccl", "NCCL", "", ("comm.transport=mpi",), "test-allreduce", needs=("gpus:P100:1",), nodes=2),
-            Trial("mpi", "MPI", "", ("comm.transport=mpi", "launch.device=cpu"), "test-allreduce", nodes=2),
-        ),
-    ),
-    small=Grid(
-        (
-            Trial("gloo", "Gloo", "", ("comm.transport=gloo", "launch.device=cpu"), "test-allreduce"),
-            Trial("mpi", "MPI", "", ("comm.transport=mpi", "launch.device=cpu"), "test-allreduce", needs=("mpi",)),
-            Trial("nccl", "NCCL", "", ("comm.transport=mpi",), "test-allreduce", needs=("gpus::2",)),
-        ),
-        ("launch.ranks=2",),
-        "two processes of this machine",
-    ),
-)  # fmt: skip
-
-REPLAYS = (IN15, LARGE_BATCH, DOUBLE_BUFFERING, ALLREDUCE)
+REPLAYS = (IN15, LARGE_BATCH, DOUBLE_BUFFERING)

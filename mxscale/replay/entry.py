@@ -4,12 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
-from mxscale.records.claim_values import CALCULATIONS
+from mxscale.records.claims import CALCULATIONS
 
 FULL, SMALL = "full", "small"
 SCALES = (FULL, SMALL)
-
-BARS, LINES = "bars", "lines"
 
 # metric of a run -> (axis label, calculation)
 METRICS: Dict[str, Tuple[str, str]] = {
@@ -73,17 +71,13 @@ class Panel:
     """One metric of the figure.
 
     Attributes:
-        metric: A key of METRICS, or the beginning of the names of several metrics (`allreduce/ms/`), whose rest is x.
-        form: BARS or LINES.
-        logarithmic: Whether the axes are.
-        way: One of claim_values.CALCULATIONS, of a value and with `reference` of that series' value at the same x; that
+        metric: A key of METRICS.
+        way: One of claims.CALCULATIONS, of a value and with `reference` of that series' value at the same x; that
             of METRICS by default.
         label: Axis label; that of METRICS by default.
     """
 
     metric: str
-    form: str = BARS
-    logarithmic: bool = False
     way: Optional[str] = None
     reference: Optional[str] = None
     label: Optional[str] = None

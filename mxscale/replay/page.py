@@ -1,14 +1,12 @@
 """The page of a replay: published numbers beside those of runs here in the same form, and the claims."""
 
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
-from mxscale.records.claims import Outcome
-from mxscale.records.recorded import Recorded
 from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
-from mxscale.replay.entry import BARS, Panel, Replay, Trial
-from mxscale.replay.results import HERE, PUBLISHED, Point
+from mxscale.replay.entry import Panel, Replay
+from mxscale.replay.results import HERE, PUBLISHED, Content, Point
 from mxscale.report import claims as claim_texts
 from mxscale.util import csv_tables
 
@@ -16,62 +14,18 @@ TEMPLATE = Path(__file__).parent / "replay.html"
 ROOM = 0.82  # of the distance between two places, for bars
 
 
-class Content(NamedTuple):
-    """What the page of a replay shows."""
-
-    replay: Replay
-    scale: str
-    about: str
-    command: str
-    points: List[Point]  # published ones and those of runs here
-    missing: List[Tuple[Trial, str]]  # trials without a result, and why
-    outcomes: List[Outcome]
-    runs: Mapping[str, Recorded]  # by the names of their trials
-
-    @property
-    def state(self) -> str:
-        """How many trials have a result, such as `5 of 6 runs`."""
-        trials = len(self.replay.grid(self.scale).shown)
-        return f"{trials - len(self.missing)} of {trials} runs"
-
-    def of(self, panel: Panel, by: str) -> List[Point]:
-        """Return the points of a panel that are PUBLISHED, or those from HERE."""
-        return [point for point in self.points if (point.metric, point.by) == (panel.name, by)]
-
-
 def write(content: Content, folder: Path) -> Path:
     """Write NAME.html, NAME.csv and a PNG of each panel; return the path of the page."""
     name, drawn = content.replay.name, figures(content)
     rows = [("replay", *Point._fields), *((name, *point) for point in content.points)]
-    texts = {f"{name}.html": _rendered([content], [drawn], name), f"{name}.csv": csv_tables.text(rows)}
-    page.save(texts, drawn, folder)
+    tables = [(panel.axis, table(content, panel)) for panel in content.replay.panels]
+    claims = [(one.row, claim_texts.state(one), claim_texts.here(one)) for one in content.outcomes]
+    html = page.render(TEMPLATE, content=content, figures=drawn, tables=tables, claims=claims)
+    page.save({f"{name}.html": html, f"{name}.csv": csv_tables.text(rows)}, drawn, folder)
     return folder / f"{name}.html"
 
 
-def write_book(contents: Sequence[Content], folder: Path) -> Path:
-    """Write index.html with the pages of all replays; return its path."""
-    text = _rendered(contents, [figures(content) for content in contents], "Replays", book=True)
-    page.save({"index.html": text}, (), folder)
-    return folder / "index.html"
-
-
-def _rendered(contents: Sequence[Content], drawn: Sequence[Sequence[Drawn]], title: str, book: bool = False) -> str:
-    pages = [
-        {
-            "content": content,
-            "figures": figures_of_replay,
-            "tables": [(panel.axis, rows(content, panel)) for panel in content.replay.panels],
-            "claims": [
-                (one.row, one.row["published"], claim_texts.state(one), claim_texts.here(one))
-                for one in content.outcomes
-            ],
-        }
-        for content, figures_of_replay in zip(contents, drawn)
-    ]
-    return page.render(TEMPLATE, book=book, pages=pages, title=title)
-
-
-def rows(content: Content, panel: Panel) -> List[Tuple[str, str, str, str]]:
+def table(content: Content, panel: Panel) -> List[Tuple[str, str, str, str]]:
     """Return (series, x, published, here) of a panel; a published place is rarely one of the runs here."""
     values = {(point.series, point.x, point.by): shown(point.value) for point in content.points
               if point.metric == panel.name}  # fmt: skip
@@ -115,14 +69,8 @@ def side_by_side(panel: Panel, replay: Replay, published: List[Point], here: Lis
             text = "not published\nas numbers" if on is left else "no run yet"
             on.text(0.5, 0.5, text, ha="center", va="center", transform=on.transAxes, alpha=0.7)
             on.set_xticks([])
-        elif panel.form == BARS:
-            _bars(on, points, colours)
-            if panel.logarithmic:  # limits of its own: by default it would begin just below the smallest bar
-                values = [point.value for point in points]
-                on.set_yscale("log")
-                on.set_ylim(min(values) / 3, max(values) * 2)
         else:
-            _lines(on, points, colours, panel.logarithmic)
+            _bars(on, points, colours)
         on.set_xlabel(replay.x)
     left.set_ylabel(panel.axis)
     right.tick_params(labelleft=True)
@@ -147,15 +95,3 @@ def _bars(on, points: Sequence[Point], colours: Dict[str, str]) -> None:
     margin = max(0.0, (2 - len(places)) / 2)  # so that a single bar does not fill the figure
     on.set_xlim(-0.5 - margin, len(places) - 0.5 + margin)
     on.margins(y=0.12)
-
-
-def _lines(on, points: Sequence[Point], colours: Dict[str, str], logarithmic: bool) -> None:
-    for name in dict.fromkeys(point.series for point in points):
-        ours = sorted((float(point.x), point.value) for point in points if point.series == name)
-        on.plot(*zip(*ours), "o-", color=colours[name], label=name, lw=1.6, ms=5)
-    if logarithmic:
-        on.set_xscale("log", base=2)
-        on.set_yscale("log")
-    else:
-        on.set_xticks(sorted({float(point.x) for point in points}))
-        on.set_ylim(bottom=0)

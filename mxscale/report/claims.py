@@ -1,6 +1,6 @@
 """The page of claims: which published figures were measured here, which are modelled, and which are neither."""
 
-from typing import List, Sequence
+from typing import List, Mapping, Sequence
 
 from mxscale.records import claims
 from mxscale.records.claims import STATES, Outcome
@@ -19,10 +19,10 @@ def counted(outcomes: Sequence[Outcome]) -> str:
     """Return the counts, such as `44 claims: 0 measured, 12 reduced scale, ...; 4 of 9 modelled figures ...`."""
     counts = [f"{sum(claim.state == state for claim in outcomes)} {state}" for state in STATES]
     modelled = [claim for claim in outcomes if claim.modelled]
-    numbers = [claim.within_modelled for claim in modelled if claim.within_modelled is not None]
+    verdicts = [claims.verdict(claim.row, claim.modelled.value) for claim in modelled]
     return (
-        f"{len(outcomes)} claims: {', '.join(counts)}. Of {len(modelled)} modelled figures, {sum(numbers)} of the "
-        f"{len(numbers)} that are numbers are within tolerance"
+        f"{len(outcomes)} claims: {', '.join(counts)}. Of {len(modelled)} modelled figures, {verdicts.count(True)} of "
+        f"the {len(verdicts) - verdicts.count(None)} that are numbers are within tolerance"
     )
 
 
@@ -38,58 +38,49 @@ def reduced(claim: Outcome) -> str:
     """Return the figure at reduced scale and its direction; "" if there is none."""
     if not claim.reduced:
         return ""
-    why = f", because {claim.reduced.why}" if claim.reduced.why else ""
+    why = "" if claim.reduced.same else f", because {claim.row['why_not']}"
     return f"{claim.reduced.text}: {claim.reduced.direction}{why}"
 
 
-def modelled(claim: Outcome) -> str:
-    """Return the modelled value with its error; "" if there is none."""
-    return f"{claim.modelled.text} ({claim.modelled.error})" if claim.modelled else ""
-
-
 def state(claim: Outcome) -> str:
-    """Return the state, and whether the value is within tolerance."""
-    return ", ".join(filter(None, (claim.state, claims.agreement(claim))))
+    """Return the state, and whether the value is within tolerance, such as `measured, within tolerance (>=94 <=98)`."""
+    if claim.within is None:
+        return claim.state
+    return f"{claim.state}, {'' if claim.within else 'not '}within tolerance ({claim.row['agrees']})"
 
 
 def here(claim: Outcome) -> str:
     """Return all values of a claim here, to be shown behind its state."""
-    model = f"modelled: {modelled(claim)}" if claim.modelled and claim.state != claims.MODELLED else modelled(claim)
+    model = claim.modelled and f"{claim.modelled.text} ({claim.modelled.error})"
+    if model and claim.state != claims.MODELLED:
+        model = f"modelled: {model}"
     return "; ".join(filter(None, (measured(claim), reduced(claim), model)))
 
 
-def table_row(claim: Outcome) -> List[str]:
-    """Return the texts below HEADINGS."""
-    lines = [measured(claim), f"runs {' '.join(claim.measured.runs)}" if claim.measured.runs else ""]
-    lines += [f"run {run} has its tag, but under other conditions: {why}" for run, why in claim.measured.other]
-    small = [reduced(claim), f"`mxscale replay {claim.reduced.replay} scale=small`: runs {' '.join(claim.reduced.runs)}"
-             if claim.reduced else ""]  # fmt: skip
-    command = claim.row["command"]
-    return [
-        f"`{claim.row['id']}`", claim.row["statement"], claim.row["published"], *map(_joined, (lines, small)),
-        modelled(claim), state(claim), claim.row["needs"], f"`{command}`" if command else "",
-    ]  # fmt: skip
-
-
-def _joined(lines: Sequence[str]) -> str:
-    return "<br>".join(filter(None, lines))
-
-
 def in_markdown(outcomes: Sequence[Outcome]) -> str:
-    """Return a page with a table for each work."""
+    """Return a page with a table for each work, and the errors of the models at its end."""
+    errors = dict.fromkeys(claim.modelled.error for claim in outcomes if claim.modelled)
+    numbers = {error: number for number, error in enumerate(errors, 1)}
     parts = ["# Claims", f"{counted(outcomes)}.", ABOUT]
     for work in dict.fromkeys(claim.row["work"] for claim in outcomes):
-        rows = [table_row(claim) for claim in outcomes if claim.row["work"] == work]
+        rows = [_table_row(claim, numbers) for claim in outcomes if claim.row["work"] == work]
         parts += [f"## {work}", text_table.markdown(HEADINGS, rows, left=len(HEADINGS), padded=False).rstrip()]
-    return _with_numbered_errors("\n\n".join(parts), outcomes) + "\n"
+    listed = "\n".join(f"{number}. {error}" for error, number in numbers.items())
+    return "\n\n".join([*parts, "## Errors of the models", listed]) + "\n"
 
 
-def _with_numbered_errors(page: str, outcomes: Sequence[Outcome]) -> str:
-    """Return a page with a list of the models' errors at its end, and their numbers in its tables."""
-    errors = dict.fromkeys(claim.modelled.error for claim in outcomes if claim.modelled)
-    for number, error in enumerate(errors, 1):
-        page = page.replace(f"({error})", f"(error {number})")
-    return "\n".join([f"{page}\n\n## Errors of the models\n", *(f"{n}. {error}" for n, error in enumerate(errors, 1))])
+def _table_row(claim: Outcome, numbers: Mapping[str, int]) -> List[str]:
+    """Return the texts below HEADINGS; `numbers` are those of the models' errors."""
+    row, found, small, model = claim.row, claim.measured, claim.reduced, claim.modelled
+    lines = [measured(claim), f"runs {' '.join(found.runs)}" if found.runs else ""]
+    lines += [f"run {run} has its tag, but under other conditions: {why}" for run, why in found.other]
+    reduced_by = f"`mxscale replay {row['replay']} scale=small`: runs {' '.join(small.runs)}" if small else ""
+    return [
+        f"`{row['id']}`", row["statement"], row["published"], "<br>".join(filter(None, lines)),
+        "<br>".join(filter(None, (reduced(claim), reduced_by))),
+        f"{model.text} (error {numbers[model.error]})" if model else "",
+        state(claim), row["needs"], f"`{row['command']}`" if row["command"] else "",
+    ]  # fmt: skip
 
 
 def in_text(outcomes: Sequence[Outcome]) -> str:

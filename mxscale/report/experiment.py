@@ -16,7 +16,7 @@ from mxscale.util.errors import ConfigError
 
 
 def write(store: Store, name: str, folder: Path) -> str:
-    """Write report.html, report.md, report.csv and a PNG of each figure to `folder`.
+    """Write report.html, report.csv and a PNG of each figure to `folder`.
 
     Returns:
         The table, for the terminal.
@@ -31,9 +31,7 @@ def write(store: Store, name: str, folder: Path) -> str:
         raise ConfigError(f"report.experiment={name}: {counted}; a report needs at least one finished run")
     drawn, missing = figures.draw(rows)
     headings, cells = report.table(rows)
-    table = text_table.markdown(headings, cells)
     texts = {
-        "report.md": in_markdown(name, counted, table, drawn, missing),
         "report.csv": report.as_csv(rows),
         "report.html": page.render(
             Path(__file__).with_name("experiment.html"), name=name, counted=counted, figures=drawn,
@@ -42,7 +40,7 @@ def write(store: Store, name: str, folder: Path) -> str:
         ),
     }  # fmt: skip
     page.save(texts, drawn, folder, "report.output")
-    return f"{table}\n{counted}\n"
+    return f"{text_table.markdown(headings, cells)}\n{counted}\n"
 
 
 def count(runs: Sequence[Recorded], rows: Sequence[Row]) -> str:
@@ -55,13 +53,6 @@ def count(runs: Sequence[Recorded], rows: Sequence[Row]) -> str:
 
 def plural(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
-
-
-def in_markdown(name: str, counted: str, table: str, drawn, missing) -> str:
-    parts = [f"# {name}\n\n{counted}.\n\n{table}"]
-    parts += [f"## {each.title}\n\n![{each.title}]({each.name}.png)\n\n{each.caption}\n" for each in drawn]
-    parts += [f"{figure.title}: not shown, {figure.why}.\n" for figure in missing]
-    return "\n".join(parts)
 
 
 def facts(store: Store, runs: Sequence[Recorded]) -> List[Tuple[str, str]]:

@@ -6,7 +6,7 @@ from mxscale.records import recorded
 from mxscale.records.recorded import Row, Spread
 from mxscale.rendering.canvas import COLOURS, INK, STYLE, Drawn, axes, finished
 
-SERIES, LABEL = 6, 46  # limits: series of a figure, letters of a label
+SERIES, LABEL, NUMBERED = 6, 46, 8  # limits: series of a figure, letters of a label, numbers on the Pareto front
 
 
 class Missing(NamedTuple):
@@ -106,32 +106,25 @@ def _legend(figure, bars, line) -> None:
 
 
 def accuracy_against_cost(rows: Sequence[Row]):
-    """Draw each row as a point, and the Pareto front."""
+    """Draw each row as a point, and the Pareto front, whose rows have numbers."""
     in_usd = any(row.values("cost/total_usd") for row in rows)
     metric = "cost/total_usd" if in_usd else "cost/total_eur"
     priced = [row for row in rows if row.values(metric) and row.values("best/val_top1")]
     if not priced:
         return None
     cost, top1 = ([row.spread(name) for row in priced] for name in (metric, "best/val_top1"))
+    x, y = ([spread.median for spread in spreads] for spreads in (cost, top1))
+    front = recorded.pareto_front(list(zip(x, y)))
     figure, on = axes(9.0, 4.8)
-    best = recorded.pareto_front([(c.median, a.median) for c, a in zip(cost, top1)])
-    for places, colour, marker in ((set(range(len(priced))) - set(best), COLOURS[0], "o"), (best, COLOURS[3], "D")):
-        x, y = [cost[i] for i in sorted(places)], [top1[i] for i in sorted(places)]
-        if x:
-            on.errorbar([s.median for s in x], [s.median for s in y], marker=marker, color=colour, ms=6, lw=0,
-                        elinewidth=0.9, capsize=2, xerr=_ends(x), yerr=_ends(y))  # fmt: skip
-    on.step([cost[i].median for i in best], [top1[i].median for i in best], where="post", color=COLOURS[3], lw=1.2)
-    for number, i in enumerate(best[:8]):
-        below = number % 2
-        on.annotate(f"{number + 1}", (cost[i].median, top1[i].median), (7, -13 if below else 6), fontsize=9,
-                    textcoords="offset points", color=COLOURS[3], fontweight="bold")  # fmt: skip
-    if max(c.high for c in cost) > 30 * max(min(c.low for c in cost), 1e-12):
-        on.set_xscale("log")
+    on.errorbar(x, y, _ends(top1), _ends(cost), fmt="o", color=COLOURS[0], ms=6, elinewidth=0.9, capsize=2)
+    on.step([x[i] for i in front], [y[i] for i in front], "D-", where="post", color=COLOURS[3], lw=1.2)
+    for number, i in enumerate(front[:NUMBERED], 1):
+        on.annotate(f"{number}", (x[i], y[i]), (7, 6), textcoords="offset points", color=COLOURS[3], fontsize=9)
     on.set_xlabel(f"cost, {'USD' if in_usd else 'EUR'}")
     on.set_ylabel("best val top-1, %")
     on.grid()
-    named = "; ".join(f"{n + 1}: {priced[i].label}" for n, i in enumerate(best[:8]))
-    more = f" and {len(best) - 8} more" if len(best) > 8 else ""
+    named = "; ".join(f"{number}: {priced[i].label}" for number, i in enumerate(front[:NUMBERED], 1))
+    more = f" and {len(front) - NUMBERED} more" if len(front) > NUMBERED else ""
     return figure, (
         f"Medians over seeds, with minimum and maximum. Diamonds: the Pareto front; no row is better in both "
         f"({named}{more}). Rows without a cost are not shown."

@@ -1,13 +1,11 @@
 """`mxscale report`: select and write the requested report."""
 
-from functools import partial
 from pathlib import Path
 from typing import List, Optional
 
 from mxscale.config.schema import Config
 from mxscale.config.verb_settings import Report
 from mxscale.launcher.progress import echo
-from mxscale.records import claim_values
 from mxscale.records import claims as published
 from mxscale.records.recorded import Recorded
 from mxscale.rendering import page
@@ -25,8 +23,8 @@ def main(config: Config, request: Report) -> None:
 def report(config: Config, request: Report, folder: Path) -> None:
     """Report an experiment, or compare two runs."""
     if request.compare is not None:
-        text = side_by_side.write(partial(Store, config), request.compare, folder)
-        echo(f"{text}\n  view            {folder}/compare.html")
+        text = side_by_side.write(config, request.compare, folder)
+        echo(f"{text}\n  view            {folder}/compare.md")
         return
     name = request.experiment or config.tracking.experiment
     echo(f"{experiment.write(Store(config), name, folder)}\n  view            {folder}/report.html")
@@ -35,7 +33,7 @@ def report(config: Config, request: Report, folder: Path) -> None:
 def report_claims(config: Config, request: Report, folder: Path) -> None:
     """List the published figures: measured here, modelled, or neither."""
     runs = runs_of_claims(config, request.experiment)
-    outcomes = published.outcomes(runs, published.modelled(), claim_values.small_trials(runs))
+    outcomes = published.outcomes(runs, published.modelled(), published.small_trials(runs))
     page.save({"claims.md": claims.in_markdown(outcomes)}, (), folder, "report.output")
     echo(f"{claims.in_text(outcomes)}\n\n{claims.counted(outcomes)}; with commands: {folder}/claims.md")
 
@@ -47,7 +45,7 @@ def runs_of_claims(config: Config, name: Optional[str]) -> List[Recorded]:
         return []
     store = Store(config)
     experiment = store.experiment(name) if name else None
-    tagged = [run for tag in ("claims", claim_values.TAG) for run in store.runs(experiment, having=f"tags.{tag} != ''")]
+    tagged = [run for tag in ("claims", published.TAG) for run in store.runs(experiment, having=f"tags.{tag} != ''")]
     return list({run.id: run for run in tagged}.values())
 
 

@@ -1,22 +1,17 @@
-"""Two runs side by side: settings, environment, metrics, curves."""
+"""Two runs side by side: settings, environment, metrics."""
 
 from pathlib import Path
-from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
-from mxscale.config.schema import flatten
+from mxscale.config.schema import Config
 from mxscale.records.recorded import NOT_KNOWN, Recorded, is_setting, versions
 from mxscale.rendering import page
-from mxscale.rendering.canvas import COLOURS, STYLE, Drawn, axes, finished
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import history
-from mxscale.tracking.history import Curve, Store
+from mxscale.tracking.history import Store
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
-# Facts of environment.json to compare; free disk space, for example, is not compared
-FACTS = ("python", "variables.", "machine.host", "machine.memory_gb", "machine.memory_limit_gb", "machine.system",
-         "machine.driver", "machine.limits", "machine.infiniband", "mxnet.cuda", "mxnet.cudnn", "mxnet.nccl",
-         "mxnet.blas")  # fmt: skip
 # Tags of data and weights; tags of the record or the outcome; all others are of the environment
 DIGESTS = ("data.digest", "pretrained.", "params_sha256")
 BOOKKEEPING = ("mxscale.", "mlflow.", "signature", "claims", "scaling.baseline", "warning", "resumed.", "ranks",
@@ -25,82 +20,49 @@ METRICS = {
     *("best/val_top1", "val/top1", "val/loss", "test/top1", "test/loss", "train/loss", "train/top1"),
     *("throughput/median", "scaling/efficiency", "time/wall_s", "time/data_wait_median", "time/compute_median"),
     *("time/exchange_median", "time/to_target_s", "cost/total_usd", "cost/total_eur", "cost/usd_to_target"),
-    "cost/usd_per_point",
 }
-CURVES = ("train/loss", "train/top1", "val/loss", "val/top1", "lr", "throughput/images_per_s", "time/data_wait")
 
 Line = Tuple[str, str, str]  # key, A, B
 
 
-class Side(NamedTuple):
-    """One of two compared runs."""
-
-    run: Recorded
-    facts: Dict[str, object]  # environment.json, flattened
-    curves: Dict[str, Curve]
-
-    def parts(self) -> Dict[str, Mapping[str, object]]:
-        """Return the values to compare by the title of their table."""
-        tags = self.run.tags
-        environment = {key: value for key, value in self.facts.items() if key.startswith(FACTS)}
-        environment.update({key: tags[key] for key in tags if not key.startswith(DIGESTS + BOOKKEEPING)})
-        return {
-            "Settings": {key: text for key, text in self.run.current.items() if is_setting(key, text)},
-            "Environment": {**environment, **versions(tags)},
-            "Data and weights": {key: tags[key] for key in tags if key.startswith(DIGESTS)},
-        }
-
-
-def write(store: Callable[[str], Store], names: Sequence, folder: Path) -> str:
-    """Write compare.html, compare.md and a PNG of each curve to `folder`.
+def write(config: Config, names: Sequence, folder: Path) -> str:
+    """Write compare.md to `folder`, and return its text.
 
     Args:
-        store: Opens the MLflow store for the given setting; not called for run directories.
-        names: Two run ids of MLflow, or run directories.
-        folder: Created if missing.
-
-    Returns:
-        The tables, for the terminal.
+        names: Two run ids of MLflow, or run directories, which need no store.
 
     Raises:
         ConfigError: A run is unknown or not finished.
     """
     if len(names) != 2 or not all(isinstance(name, str) and name for name in names):
         raise ConfigError(f"report.compare={names}: expected two run ids of MLflow, or run directories: [A,B]")
-    a, b = (_side(store, name) for name in names)
-    others = b.parts()
-    parts = [(title, differences(values, others[title])) for title, values in a.parts().items()]
-    metrics = compared_metrics(a.run.metrics, b.run.metrics)
-    drawn = [_curve(name, a, b) for name in CURVES if name in a.curves or name in b.curves]
-    text = in_markdown(a.run, b.run, parts, metrics)
-    pictures = "".join(f"\n![{figure.title}]({figure.name}.png)\n" for figure in drawn)
-    html = page.render(
-        Path(__file__).with_name("compare.html"), a=a.run, b=b.run, parts=parts, metrics=metrics, figures=drawn
-    )
-    page.save({"compare.md": text + pictures, "compare.html": html}, drawn, folder, "report.output")
+    a, b = (_run(config, name) for name in names)
+    others = parts(b)
+    differing = [(title, differences(values, others[title])) for title, values in parts(a).items()]
+    text = in_markdown(a, b, differing, compared_metrics(a.metrics, b.metrics))
+    page.save({"compare.md": text}, (), folder, "report.output")
     return text
 
 
-def _side(store: Callable[[str], Store], name: str) -> Side:
-    source = f"report.compare={name}"
-    run = RunDir(name)
-    if run.exists:
-        recorded = history.finished(history.of_directory(run), source)
-        facts = flatten(run.read("environment.json") or {})
-        return Side(recorded, facts, history.curves_of(run, CURVES))
-    opened = store(source)
-    recorded = history.finished(opened.run(name), source)
-    facts = flatten(opened.file(recorded.id, "environment.json"))
-    return Side(recorded, facts, opened.curves(recorded.id, CURVES))
+def _run(config: Config, name: str) -> Recorded:
+    source, run = f"report.compare={name}", RunDir(name)
+    recorded = history.of_directory(run) if run.exists else Store(config, source).run(name)
+    return history.finished(recorded, source)
 
 
-def differences(a: Mapping[str, object], b: Mapping[str, object]) -> List[Line]:
+def parts(run: Recorded) -> Dict[str, Dict[str, str]]:
+    """Return the values to compare by the title of their table."""
+    environment = {key: text for key, text in run.tags.items() if not key.startswith(DIGESTS + BOOKKEEPING)}
+    return {
+        "Settings": {key: text for key, text in run.current.items() if is_setting(key, text)},
+        "Environment": {**environment, **versions(run.tags)},
+        "Data and weights": {key: text for key, text in run.tags.items() if key.startswith(DIGESTS)},
+    }
+
+
+def differences(a: Mapping[str, str], b: Mapping[str, str]) -> List[Line]:
     """Return the keys whose values differ, sorted by name; a missing value is a dash."""
-
-    def text(value) -> str:
-        return NOT_KNOWN if value is None else str(value)
-
-    lines = [(key, text(a.get(key)), text(b.get(key))) for key in sorted({*a, *b})]
+    lines = [(key, a.get(key, NOT_KNOWN), b.get(key, NOT_KNOWN)) for key in sorted({*a, *b})]
     return [line for line in lines if line[1] != line[2]]
 
 
@@ -110,26 +72,6 @@ def compared_metrics(a: Mapping[str, float], b: Mapping[str, float]) -> List[Lin
         (key, *(f"{side[key]:,.6g}" if key in side else NOT_KNOWN for side in (a, b)))
         for key in sorted(METRICS & {*a, *b})
     ]
-
-
-def _curve(metric: str, a: Side, b: Side) -> Drawn:
-    """Draw one metric of both runs by step."""
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        figure, on = axes(6.4, 3.4)
-        for name, side, colour, style in (("A", a, COLOURS[0], "-"), ("B", b, COLOURS[3], (0, (5, 2)))):
-            points = side.curves.get(metric)
-            if not points:
-                continue
-            marker = "o" if len(points) < 30 else None
-            on.plot([x for x, _ in points], [y for _, y in points], marker=marker, ms=3.5, lw=1.5, label=name,
-                    color=colour, ls=style)  # fmt: skip
-        on.set_xlabel("step")
-        on.set_ylabel(metric)
-        on.grid()
-        on.legend(fontsize=9)
-        return finished(metric.replace("/", "_"), metric, "", figure)
 
 
 def in_markdown(a: Recorded, b: Recorded, parts: Sequence[Tuple[str, List[Line]]], metrics: List[Line]) -> str:

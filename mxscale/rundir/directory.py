@@ -8,7 +8,7 @@ metrics.jsonl             appended by rank 0; the source of truth
 system.jsonl              use of the machine, appended by the parent; in the same format
 refused.json              why the preparation refused the run
 pretrained.params network.json   weights and graph from another source
-params.json learning-curves.png   for MLflow: params of the first attempt, the figure of its page
+params.json learning-curves.png   for MLflow: params of a measurement, the figure of its page
 probe/                    the output of measurements by ranks
 rerun.json rerun/         the verdict of a rerun; the record of the first run
 diagnosis.json find-lr.json test-io.json test-allreduce.json   the result of the verb of that name, of mxscale diagnose
@@ -57,7 +57,7 @@ from mxscale.util.errors import ConfigError, short
 from mxscale.util.redaction import redact_address
 
 METRICS, SYSTEM = "metrics.jsonl", "system.jsonl"
-PARAMS = "params.json"  # MLflow's params of the first attempt
+PARAMS = "params.json"  # MLflow's params of a measurement; in earlier versions, of a run's first attempt
 RERUN = "rerun.json"
 ALLREDUCE = "test-allreduce.json"
 

@@ -3,13 +3,11 @@
 import shlex
 import time
 from dataclasses import replace
-from operator import attrgetter
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from mxscale.config.schema import Tracking
 from mxscale.environment import description
 from mxscale.launcher.progress import echo
-from mxscale.records.recorded import pareto_front
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
 from mxscale.rundir.status import Status, Summary
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory, TrialRecord
@@ -29,7 +27,6 @@ class Row(NamedTuple):
 
     trial: TrialRecord
     metrics: Dict[str, float]
-    on_front: bool = False  # the Pareto front of accuracy and cost
 
     @property
     def finished(self) -> bool:
@@ -38,15 +35,6 @@ class Row(NamedTuple):
     @property
     def failed(self) -> bool:
         return self.trial.state in (FAILED, REFUSED_TRIAL)
-
-    @property
-    def top1(self) -> Optional[float]:
-        return self.metrics.get(TOP1)
-
-    @property
-    def wall_s(self) -> Optional[float]:
-        """The wall time, set-up included."""
-        return self.metrics.get(WALL)
 
     @property
     def cost(self) -> Optional[float]:
@@ -68,8 +56,16 @@ class Row(NamedTuple):
         return f"{state}, resumed" if self.trial.how == "resumed" else state
 
 
+# title of a chosen trial -> how it is chosen by a figure of its row
+CHOICES = {
+    "best": (max, lambda row: row.metrics.get(TOP1)),
+    "cheapest": (min, lambda row: row.cost),
+    "fastest": (min, lambda row: row.metrics.get(WALL)),
+}
+
+
 def rows_of(sweep: SweepDirectory) -> List[Row]:
-    return with_front([Row(trial, _figures(trial)) for trial in sweep.trials()])
+    return [Row(trial, _figures(trial)) for trial in sweep.trials()]
 
 
 def _figures(trial: TrialRecord) -> Dict[str, float]:
@@ -92,7 +88,7 @@ def end(
     status = outcome(rows, stopped)
     known = sweep.status().with_attempt(ended_ms=int(time.time() * 1000))
     sweep.write_status(replace(status, attempts=known.attempts, attempt=known.attempt))
-    sweep.write_summary(Summary(figures(rows, facts["at_a_time"]), cells=names))
+    sweep.write_summary(Summary(cells=names))
     sweep.write("environment.json", {"tags": tags(facts["command"], names)})
     write_text(sweep.path / "table.csv", as_csv(rows))
     unsent = None
@@ -121,47 +117,17 @@ def chosen(rows: Sequence[Row]) -> Dict[str, Row]:
 
     The first of several equal trials is chosen.
     """
-    rows_by_label = {}
-    for label, figure, choose in (("best", "top1", max), ("cheapest", "cost", min), ("fastest", "wall_s", min)):
-        known = [row for row in rows if row.finished and getattr(row, figure) is not None]
-        if known:
-            rows_by_label[label] = choose(known, key=attrgetter(figure))
-    return rows_by_label
-
-
-def with_front(rows: Sequence[Row]) -> List[Row]:
-    """Mark the Pareto front: the finished trials that no other trial beats in accuracy and cost.
-
-    As in reports, the first of several trials that are equal in both represents them.
-    """
-    known = [i for i, row in enumerate(rows) if row.finished and row.top1 is not None and row.cost is not None]
-    front = {known[place] for place in pareto_front([(rows[i].cost, rows[i].top1) for i in known])}
-    return [row._replace(on_front=i in front) for i, row in enumerate(rows)]
+    rows_by_title = {}
+    for title, (choose, figure) in CHOICES.items():
+        if known := [row for row in rows if row.finished and figure(row) is not None]:
+            rows_by_title[title] = choose(known, key=figure)
+    return rows_by_title
 
 
 def named(rows: Sequence[Row]) -> dict:
     """Return {"best": name, ..., "failed": [names]}; keys without a value are omitted."""
-    names = {label: row.trial.name for label, row in chosen(rows).items()}
-    failed = [row.trial.name for row in rows if row.failed]
-    return {**names, "failed": failed, "pareto": [row.trial.name for row in rows if row.on_front]}
-
-
-def figures(rows: Sequence[Row], at_a_time: int) -> Dict[str, float]:
-    """Return the metrics of the parent run; their names differ from those of runs, so that charts of runs omit it."""
-    best, cheapest, fastest = map(chosen(rows).get, ("best", "cheapest", "fastest"))
-    known = {
-        "sweep/cells": len(rows),
-        "sweep/finished": sum(row.finished for row in rows),
-        "sweep/failed": sum(row.failed for row in rows),
-        "sweep/best_val_top1": best and best.top1,
-        "sweep/fastest_wall_s": fastest and fastest.wall_s,
-    }
-    usd = [row.metrics.get(COSTS[0]) for row in rows if row.trial.run]
-    if usd and None not in usd:
-        known["sweep/cheapest_usd"] = cheapest and cheapest.cost
-        if at_a_time == 1:  # else concurrent trials share the billed machine
-            known["sweep/cost_usd"] = sum(usd)
-    return {name: float(value) for name, value in known.items() if value is not None}
+    names = {title: row.trial.name for title, row in chosen(rows).items()}
+    return {**names, "failed": [row.trial.name for row in rows if row.failed]}
 
 
 def tags(command: Sequence[str], names: dict) -> Dict[str, str]:
@@ -178,7 +144,7 @@ def number(value: Optional[float], form: str) -> str:
 
 
 def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
-    """Return the table for the terminal; * marks the Pareto front of accuracy and cost.
+    """Return the table for the terminal.
 
     Args:
         planned: The number of trials that the sweep defines.
@@ -187,9 +153,8 @@ def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
     titles = ("", "trial", "state", "val top-1", "images/s", "wall", "cost")
     lines = [titles]
     for row in rows:
-        star = "*" if row.on_front and len(rows) > 1 else ""
-        lines.append((f"{row.trial.number}{star}", row.trial.name, row.state, number(row.top1, "{:.2f} %"),
-                      number(row.metrics.get(RATE), "{:,.0f}"), number(row.wall_s, "{:.1f} s"),
+        lines.append((f"{row.trial.number}", row.trial.name, row.state, number(row.metrics.get(TOP1), "{:.2f} %"),
+                      number(row.metrics.get(RATE), "{:,.0f}"), number(row.metrics.get(WALL), "{:.1f} s"),
                       row.price_tag))  # fmt: skip
     used = [column for column in range(len(titles)) if column < 3 or any(line[column] for line in lines[1:])]
     cells = [[line[column] for column in used] for line in lines]
@@ -202,15 +167,13 @@ def verdict(rows: Sequence[Row], planned: int = 0):
     finished, known = sum(row.finished for row in rows), chosen(rows)
     yield "finished", f"{finished} of {max(planned, len(rows))}"
     if row := known.get("best"):
-        yield "best", f"{row.trial.name}: {row.top1:.2f} % val top-1"
+        yield "best", f"{row.trial.name}: {row.metrics[TOP1]:.2f} % val top-1"
     if row := known.get("cheapest"):
         yield "cheapest", f"{row.trial.name}: {row.price_tag}"
     elif finished:
         yield "cheapest", "unknown: no price"
     if row := known.get("fastest"):
-        yield "fastest", f"{row.trial.name}: {row.wall_s:.1f} s"
-    if any(row.cost is not None for row in rows) and len(rows) > 1:
-        yield "*", "no other trial is both as accurate and as cheap (Pareto)"
+        yield "fastest", f"{row.trial.name}: {row.metrics[WALL]:.1f} s"
     for row in rows:
         if row.failed:
             yield row.state, f"{row.trial.name}: {row.trial.error}"
@@ -219,9 +182,9 @@ def verdict(rows: Sequence[Row], planned: int = 0):
 def as_csv(rows: Sequence[Row]) -> str:
     """Return one CSV line per trial: its settings, how it ended, and all figures of its run."""
     names = sorted({name for row in rows for name in row.metrics})
-    lines = [["number", "name", "overrides", "state", "how", "exit", "error", "run", "pareto", *names]]
+    lines = [["number", "name", "overrides", "state", "how", "exit", "error", "run", *names]]
     for row in rows:
         trial = row.trial
         lines.append([trial.number, trial.name, " ".join(trial.overrides), trial.state, trial.how, trial.exit,
-                      trial.error, trial.run, row.on_front, *(row.metrics.get(name) for name in names)])  # fmt: skip
+                      trial.error, trial.run, *(row.metrics.get(name) for name in names)])  # fmt: skip
     return csv_tables.text(lines)

@@ -4,13 +4,11 @@ Reading never creates or changes a store. MLflow itself would create a missing S
 an older version.
 """
 
-import json
 import shlex
 import time
-from collections import defaultdict
 from functools import wraps
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence
 
 from mxscale.config.schema import Config
 from mxscale.records.recorded import Recorded
@@ -20,8 +18,6 @@ from mxscale.util.errors import ConfigError, nearest
 from mxscale.util.redaction import redact_address
 
 PAGE = 200  # runs per request, with a few hundred params each
-
-Curve = List[Tuple[float, float]]  # (step, value)
 
 
 def one_line(method):
@@ -113,24 +109,6 @@ class Store:
         return self.runs(experiment, f"attributes.status = 'FINISHED' and tags.`data.digest` = '{data_digest}'")
 
     @one_line
-    def curves(self, run_id: str, metrics: Sequence[str]) -> Dict[str, Curve]:
-        """Return (step, value) of each metric; the last value of a step that a resumed run repeated."""
-        curves = {}
-        for metric in metrics:
-            points = self.client.get_metric_history(run_id, metric)
-            last = {point.step: point.value for point in sorted(points, key=lambda point: point.timestamp)}
-            if last:
-                curves[metric] = sorted(last.items())
-        return curves
-
-    def file(self, run_id: str, name: str) -> dict:
-        """Return the content of a JSON artifact of a run; {} if it cannot be read from the artifact store."""
-        try:
-            return json.loads(Path(self.client.download_artifacts(run_id, name)).read_text())
-        except Exception:
-            return {}
-
-    @one_line
     def fetch(self, run_id: str, names: Sequence[str], folder: Path) -> None:
         """Download the named artifacts that exist to `folder`."""
         existing = {file.path for file in self.client.list_artifacts(run_id)}
@@ -207,16 +185,6 @@ def of_directory(run: RunDir) -> Recorded:
     metrics.update(run.figures)
     known = {name: value for name, value in metrics.items() if value is not None}
     return Recorded(str(run), run.path.name, status, payload.params(run), payload.tags(run), known)
-
-
-def curves_of(run: RunDir, metrics: Sequence[str]) -> Dict[str, Curve]:
-    """Return (step, value) of each metric that a run directory has."""
-    curves = defaultdict(list)
-    for line in run.history():
-        for name in metrics:
-            if name in line["metrics"]:
-                curves[name].append((line["step"], line["metrics"][name]))
-    return dict(curves)
 
 
 def finished(run: Recorded, source: str) -> Recorded:

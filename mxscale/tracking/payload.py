@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from mxscale.config import schema as configs
 from mxscale.records import learning_curves
 from mxscale.records import summary as summaries
-from mxscale.rundir.directory import ALLREDUCE, METRICS, PARAMS, RERUN, SYSTEM, RunDir
+from mxscale.rundir.directory import ALLREDUCE, METRICS, RERUN, SYSTEM, RunDir
 from mxscale.rundir.earlier_settings import without_equivalent
 from mxscale.rundir.status import FAILED, FINISHED, KILLED, Status, Summary
 from mxscale.tracking import sync_state
@@ -19,7 +19,7 @@ from mxscale.util.redaction import redact
 
 # Limits in mlflow.utils.validation of MLflow 3.17; the server refuses or truncates longer values
 MAX_METRICS, MAX_PAIRS = 1000, 100  # per request
-MAX_PARAM, MAX_TAG, MAX_DIGEST = 6000, 8000, 36  # characters
+MAX_PARAM, MAX_TAG = 6000, 8000  # characters
 
 ENDED = (FINISHED, FAILED, KILLED)
 ALIVE_S = 20.0  # the parent touches `alive` every 5 s; ranks end themselves after this time without it
@@ -73,17 +73,6 @@ def params(run: RunDir) -> Dict[str, str]:
         values = {name: value for name, value in values.items() if name != key and not name.startswith(f"{key}.")}
         values[key] = swept_values
     return {key: redact(str(value))[:MAX_PARAM] for key, value in values.items()}
-
-
-def record_first_params(run: RunDir) -> None:
-    """Record the params of the first attempt, for a store that is first reached in a later attempt."""
-    if not (run.path / PARAMS).exists():
-        run.write(PARAMS, params(run))
-
-
-def first_params(run: RunDir, now: Dict[str, str]) -> Dict[str, str]:
-    """Return the params of the first attempt, and the current values of those it did not have."""
-    return {**now, **(run.read(PARAMS) or {})}
 
 
 def tags(run: RunDir, run_id: Optional[str] = None) -> Dict[str, str]:
@@ -148,15 +137,6 @@ def run_name(run: RunDir, identity: str) -> str:
 
 def _text(value) -> str:
     return json.dumps(value, sort_keys=True) if isinstance(value, (dict, list)) else str(value)
-
-
-def dataset(run: RunDir) -> Optional[Dict[str, str]]:
-    """Return name, digest, source and profile of the data set as strings; None if they are not recorded."""
-    data = (run.read("environment.json") or {}).get("data")
-    if not isinstance(data, dict) or not (data.get("name") and data.get("digest")):
-        return None
-    texts = {key: _text(data.get(key) or "") for key in ("name", "digest", "source", "profile")}
-    return {**texts, "digest": texts["digest"][:MAX_DIGEST]}
 
 
 def batches(

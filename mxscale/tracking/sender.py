@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import List, Optional
 
 from mxscale.config.schema import Tracking
-from mxscale.rundir.directory import RUNNING, SYSTEM, RunDir
+from mxscale.rundir.directory import PARAMS, RUNNING, SYSTEM, RunDir
 from mxscale.rundir.sweep_directory import SweepDirectory, sweep_of
 from mxscale.tracking import experiment_view, payload, sync_state, uris
 from mxscale.tracking.payload import CostAt, no_cost
@@ -130,16 +130,16 @@ class Sender:
         return experiment.experiment_id
 
     def _describe(self, sent: Sent) -> None:
-        """Send the params, tags and data set that the store lacks.
+        """Send the params and tags that the store lacks.
 
-        MLflow never changes a param. One that a resumed run changed, such as launch.ranks, keeps its first value, even
-        if the store was first reached in a later attempt. The new value becomes the tag `resumed.<param>`.
+        MLflow never changes a param. One that a resumed run changed, such as launch.ranks, keeps its first value; the
+        new one becomes the tag `resumed.<param>`. PARAMS is the file of a measurement, or of an earlier version.
         """
         from mlflow.entities import Param, RunTag
 
         known = self.client.get_run(sent.run_id).data
         params, tags = payload.params(self.run), payload.tags(self.run, sent.run_id)
-        first = payload.first_params(self.run, params)
+        first = {**params, **(self.run.read(PARAMS) or {})}
         if sweep := sweep_of(self.run):
             tags["mlflow.parentRunId"] = self._parent(sweep)
         for key, value in params.items():
@@ -151,7 +151,6 @@ class Sender:
         new = [RunTag(key, value) for key, value in tags.items() if known.tags.get(key) != value]
         for part in _parts(new, payload.MAX_PAIRS):
             self.client.log_batch(sent.run_id, tags=part, synchronous=True)
-        self._log_dataset(sent)
 
     def _parent(self, sweep: SweepDirectory) -> str:
         """Return the MLflow id of the sweep of this trial; the first trial creates its run."""
@@ -162,15 +161,6 @@ class Sender:
             if payload.is_running(sweep):
                 parent._set_running(sent)
             return sent.run_id
-
-    def _log_dataset(self, sent: Sent) -> None:
-        from mlflow.entities import Dataset, DatasetInput, InputTag
-
-        data = payload.dataset(self.run)
-        if data:  # MLflow stores one of each name and digest
-            entity = Dataset(data["name"], data["digest"], "local", data["source"] or "unknown", None, data["profile"])
-            context = [InputTag("mlflow.data.context", "training")]
-            self.client.log_inputs(sent.run_id, datasets=[DatasetInput(entity, context)])
 
     def _set_running(self, sent: Sent) -> None:
         if sent.status != RUNNING:  # new, or resumed

@@ -44,10 +44,11 @@ def test_efficiency_is_relative_to_the_newest_run_with_one_rank(tmp_path):
     assert scaling.described(run, found) == f"75.0% of the 1-rank run {newest.path.name}"
 
 
-def test_a_reference_with_as_many_threads_per_rank_is_preferred(tmp_path):
+def test_a_reference_has_as_many_threads_per_rank(tmp_path):
     equal = made(tmp_path, 1, 100.0, on={"threads": 1})
     made(tmp_path, 1, 180.0, on={"threads": 2})
     assert efficiency(made(tmp_path, 2, on={"threads": 1})).baseline == str(equal)
+    assert efficiency(made(tmp_path, 2, on={"threads": 3})).baseline is None
 
 
 def test_a_reference_with_the_same_back_end_is_preferred(tmp_path):
@@ -59,16 +60,6 @@ def test_a_reference_with_the_same_back_end_is_preferred(tmp_path):
 def test_a_damaged_run_is_no_reference(tmp_path):
     (made(tmp_path, 1, 150.0).path / "config.yaml").write_text("cut")
     assert efficiency(made(tmp_path, 2)).baseline is None
-
-
-def test_efficiency_at_unequal_threads_has_a_name_of_its_own(tmp_path):
-    alone = made(tmp_path, 1, 150.0, on={"threads": 2})
-    run = made(tmp_path, 2, on={"threads": 1})
-    found = efficiency(run)
-    assert scaling.EFFICIENCY not in found.metrics
-    assert (found.metrics[scaling.UNEQUAL], found.metrics[scaling.THREADS]) == (0.5, 2)
-    expected = f"50.0% of the 1-rank run {alone.path.name} (2 threads there, 1 in each rank here)"
-    assert scaling.described(run, found) == expected
 
 
 def test_instances_with_the_same_kind_of_gpu_compare(tmp_path):

@@ -15,14 +15,15 @@ from mxscale.cli import main, replaying
 from mxscale.config.schema import flatten, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.environment.hosts import Host
-from mxscale.records import claim_values, claims
+from mxscale.records import claims
 from mxscale.records.recorded import Recorded
-from mxscale.replay import availability, page, results, sweeps
+from mxscale.replay import availability, page, results
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import SCALES, SMALL, Grid, Trial
 from mxscale.replay.registry import REPLAYS
+from mxscale.rundir.status import Status
+from mxscale.rundir.sweep_directory import REFUSED_TRIAL
 from mxscale.util import csv_tables
-from mxscale.util.errors import ConfigError
 
 NODES = [Host(f"n{number}", 8, f"n{number}") for number in range(128)]
 FILES = ["data.train=a.rec", "data.val=b.rec", "data.root=/images"]
@@ -31,7 +32,7 @@ FILES = ["data.train=a.rec", "data.val=b.rec", "data.root=/images"]
 @pytest.fixture
 def inputs(monkeypatch):
     """Replace the generated inputs by folders that are not made."""
-    monkeypatch.setattr(sweeps.inputs, "folder_of", lambda name, cache: f"/inputs/{name}")
+    monkeypatch.setattr(availability.inputs, "folder_of", lambda name, cache: f"/inputs/{name}")
 
 
 class Earlier(dict):
@@ -43,7 +44,7 @@ class Earlier(dict):
 
 def settings(replay, trial, scale) -> dict:
     """Return the flat settings of a trial, which must be valid."""
-    overrides = sweeps.settings(trial, replay.grid(scale), Earlier(), "cache", Here(hosts=NODES))
+    overrides = availability.settings(trial, replay.grid(scale), Earlier(), "cache", Here(hosts=NODES))
     given = [each for each in FILES if "recordio" in str(overrides) or f"set:{each.partition('=')[0]}" in trial.needs]
     values, own = composed_values(trial.verb, *overrides, *given)
     validate(from_dict(values))
@@ -142,7 +143,7 @@ RATES = {"horovod-2": 100.0, "1-server-2": 60.0, "2-servers-per-worker-2": 50.0}
 def at_small_scale():
     """The outcomes of all claims by three runs of a small replay."""
     runs = [run(name, throughput__median=rate) for name, rate in RATES.items()]
-    outcomes = claims.outcomes(runs, claims.modelled(), claim_values.small_trials(runs))
+    outcomes = claims.outcomes(runs, claims.modelled(), claims.small_trials(runs))
     return {one.row["id"]: one for one in outcomes}
 
 
@@ -151,7 +152,7 @@ def test_a_reduced_figure_says_whether_it_points_the_same_way(at_small_scale):
     assert one_server.same and one_server.text == "one server has 0.60 of Horovod's images/s"
     assert "2.00" in at_small_scale["hvd-cheapest"].reduced.text
     reversed_ = at_small_scale["ps-2to1"].reduced
-    assert not reversed_.same and reversed_.direction == "reversed" and reversed_.why
+    assert not reversed_.same and reversed_.direction == "reversed"
     assert reversed_.runs == ["id-2-servers-per-worker-2", "id-1-server-2"]
 
 
@@ -162,8 +163,8 @@ def test_a_reduced_figure_never_counts_as_measured(at_small_scale):
 
 
 def test_only_finished_runs_of_small_replays_count():
-    assert claim_values.small_trials([run("horovod-2", replay="aws-scaling full")]) == {}
-    assert claim_values.small_trials([dataclasses.replace(run("horovod-2"), status="FAILED")]) == {}
+    assert claims.small_trials([run("horovod-2", replay="aws-scaling full")]) == {}
+    assert claims.small_trials([dataclasses.replace(run("horovod-2"), status="FAILED")]) == {}
 
 
 def test_prices_and_other_teams_rows_are_source_facts():
@@ -193,8 +194,8 @@ def test_requirements_are_named_with_what_to_do():
 def test_trials_of_a_slow_network_take_their_hosts():
     [trial] = [trial for trial in REPLAYS["aws-scaling"].small.trials if trial.name == "1-server-2"]
     here = Here(slow_hosts=["a:1", "b:1", "c:1", "d:1"])
-    assert sweeps.settings(trial, Grid(()), Earlier(), "cache", here)[-1] == "launch.hosts=[a:1,b:1,c:1]"
-    assert not any("hosts" in word for word in sweeps.settings(trial, Grid(()), Earlier(), "cache", Here()))
+    assert availability.settings(trial, Grid(()), Earlier(), "cache", here)[-1] == "launch.hosts=[a:1,b:1,c:1]"
+    assert not any("hosts" in word for word in availability.settings(trial, Grid(()), Earlier(), "cache", Here()))
     assert availability.missing(trial, Here()) == availability.missing(trial, here) == []
     assert availability.missing(trial, Here(slow_hosts=["a:1"])) == ["3 hosts with slow links: name 3 in slow_hosts"]
 
@@ -216,7 +217,7 @@ def content():
         points += results.measured(panel, replay.small, runs)
     [lacking] = [trial for trial in replay.small.trials if trial.name == "horovod-1"]
     outcomes = claims.outcomes([], claims.modelled(), {replay.name: runs}, replay.name)
-    return page.Content(replay, SMALL, "digits", "mxscale replay aws-scaling scale=small", points,
+    return results.Content(replay, SMALL, "digits", "mxscale replay aws-scaling scale=small", points,
                         [(lacking, "not run yet")], outcomes, {})  # fmt: skip
 
 
@@ -234,11 +235,6 @@ def test_the_page_has_published_and_own_numbers_and_what_is_missing(content, tmp
     assert {path.name for path in tmp_path.glob("*.png")} == {"aws-scaling-1.png", "aws-scaling-2.png"}
 
 
-def test_the_book_lists_all_replays(content, tmp_path):
-    text = page.write_book([content, content], tmp_path).read_text()
-    assert text.count('<section id="aws-scaling">') == 2 and "5 of 6 runs" in text
-
-
 def test_derived_panels_compare_with_their_reference():
     replay = REPLAYS["adaltas-gap"]
     runs = {name: run(name, throughput__median=rate) for name, rate in {"synthetic-1": 100.0, "real-1": 80.0}.items()}
@@ -247,9 +243,9 @@ def test_derived_panels_compare_with_their_reference():
 
 
 def test_paths_of_inputs_are_quoted(monkeypatch):
-    monkeypatch.setattr(sweeps.inputs, "folder_of", lambda name, cache: f"/home/jürgen, (x)/{name}")
+    monkeypatch.setattr(availability.inputs, "folder_of", lambda name, cache: f"/home/jürgen, (x)/{name}")
     trial = Trial("c", "s", "x", ("data.root={photographs}", "batch.per_device=${a}"))
-    overrides = sweeps.settings(trial, Grid(()), Earlier(), "cache", Here())
+    overrides = availability.settings(trial, Grid(()), Earlier(), "cache", Here())
     assert overrides == ["data.root='/home/jürgen, (x)/photographs'", "batch.per_device=${a}"]
 
 
@@ -271,17 +267,16 @@ def test_wrong_requests_are_refused(capsys, monkeypatch, tmp_path):
 def test_trials_of_a_replay_take_as_many_machines_as_they_need(monkeypatch, tmp_path):
     seen = []
 
-    def measure(config, own, trial):
-        seen.append(config.launch.hosts)
-        raise ConfigError("not measured")
+    def execute(composed, overrides, hook):
+        seen.append(list(composed.launch.hosts))
+        return Status(REFUSED_TRIAL, exit=2, error="not run")
 
-    _, *rest = replaying.MEASUREMENTS["test-allreduce"]
-    monkeypatch.setitem(replaying.MEASUREMENTS, "test-allreduce", (measure, *rest))
-    words = ["replay", "chainermn-allreduce", f"output={tmp_path}/pages", f"runs={tmp_path}/runs"]
-    words += ["launch.hosts=[a:1,b:1,c:1]", "tracking.uri=http://user:pass-word@127.0.0.1:9"]
+    monkeypatch.setattr(replaying.job, "execute", execute)
+    words = ["replay", "aws-scaling", f"output={tmp_path}/pages", f"runs={tmp_path}/runs", "data.train=a.rec"]
+    words += ["data.val=b.rec", "launch.hosts=[a:8,b:8,c:8]", "tracking.uri=http://user:pass-word@127.0.0.1:9"]
     assert main.main(words) == 2
-    assert seen == [["a:1", "b:1"]] * 2
-    written = (tmp_path / "pages" / "chainermn-allreduce.html").read_text()
+    assert seen == [["a:8"], ["a:8", "b:8"]] * 4
+    written = (tmp_path / "pages" / "aws-scaling.html").read_text()
     assert "user:***@" in written and "pass-word" not in written
 
 

@@ -100,21 +100,17 @@ def test_unrecorded_value_is_a_dash():
     assert "EUR" not in headings
 
 
-def test_missed_target_counts_as_infinite():
-    def row(*seconds):
+def test_runs_that_missed_the_target_are_counted():
+    def cell(*seconds):
         runs = [run(f"{n}", seed=n, target_top1=90.0, metrics={"time/to_target_s": s} if s else {})
                 for n, s in enumerate(seconds)]  # fmt: skip
-        return rows(*runs)[0]
+        column = next(column for column in report.COLUMNS if column.heading == "to target")
+        return report.cell(rows(*runs)[0], column)
 
-    assert report.reached(row(30.0, None, 50.0))[:3] == (50.0, 30.0, math.inf)
-    assert report.reached(row(30.0, None, None)).median == math.inf
-    assert report.reached(rows(run())[0]) is None  # no target
-    assert report.reached(row(30.0, None), "cost/usd_to_target") is None  # no price
-    missed = rows(run(target_top1=90.0, metrics={"cost/total_usd": 0.1}))[0]
-    assert report.reached(missed, "cost/usd_to_target").median == math.inf
-    assert report.reached(missed, "cost/eur_to_target") is None
-    column = next(column for column in report.COLUMNS if column.heading == "to target")
-    assert report.cell(row(30.0, None, None), column) == "not reached (30.0–not reached)"
+    assert cell(30.0, 50.0) == "40.0 s (30.0–50.0 s)"
+    assert cell(30.0, None, 50.0) == "40.0 s (30.0–50.0 s), 2 of 3 runs"
+    assert cell(30.0, None, None) == "30.0 s, 1 of 3 runs"
+    assert cell(None, None) == "–"
 
 
 def test_series_differ_only_in_the_devices():

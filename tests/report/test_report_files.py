@@ -12,7 +12,6 @@ from recorded import keep, run
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.rundir import directory
-from mxscale.tracking import history
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +64,7 @@ def refused(answer, *parts):
 
 def test_report_of_a_sweep_is_written_to_files(store, reported, tmp_path):
     status, out, _ = reported("report.experiment=sweep", f"tracking.uri={store['uri']}")
-    names = ["accuracy_cost.png", "report.csv", "report.html", "report.md", "throughput.png"]
+    names = ["accuracy_cost.png", "report.csv", "report.html", "throughput.png"]
     assert status == 0 and "5 runs, 4 finished, in 2 rows, 1 FAILED" in out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
     assert "| 2 ranks       |    2 |" in out and "93.0 %" in out
@@ -81,8 +80,8 @@ def test_report_of_a_sweep_is_written_to_files(store, reported, tmp_path):
 def test_report_of_one_run_states_which_figures_are_missing(store, reported, tmp_path):
     status, out, _ = reported("report.experiment=loose", f"tracking.uri={store['uri']}")
     assert status == 0 and "1 run, 1 finished, in 1 row" in out
-    text = (tmp_path / "out" / "report.md").read_text()
-    assert "Accuracy against cost: not shown, no run has a cost: set a price" in text
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert "Accuracy against cost" in text and "no run has a cost: set a price" in text
 
 
 def test_two_runs_are_compared(store, reported, tmp_path):
@@ -91,7 +90,6 @@ def test_two_runs_are_compared(store, reported, tmp_path):
     assert status == 0
     assert re.search(r"\| launch.ranks +\| 1 +\| 2 ", out) and "optimizer.lr" not in out
     assert re.search(r"\| best/val_top1 +\| +91 \| +92 \|", out)
-    assert "&lt;i&gt;1-1" in (tmp_path / "out" / "compare.html").read_text()
 
 
 def test_forecast_of_an_earlier_version_is_no_differing_setting(store, reported):
@@ -111,16 +109,13 @@ def test_run_directories_are_compared_without_a_store(reported, tmp_path):
         lines = [{"attempt": 1, "step": s, "time_ms": s, "metrics": {"train/loss": lr * s}} for s in (1, 2)]
         one.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         one.write("status.json", {"state": "FINISHED", "attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 9}]})
-        one.write("environment.json", {"tags": {"machine": "m"}, "machine": {"memory_gb": 10 * lr}, "python": "3.11"})
+        one.write("environment.json", {"tags": {"machine": f"{lr} m", "versions": "mxnet=1.9.1"}})
         made.append(one)
     status, out, _ = reported(f"report.compare=[{made[0]},{made[1]}]", "tracking.uri=http://127.0.0.1:9")
     assert status == 0
-    assert re.search(r"\| optimizer.lr +\| 0.1 +\| 0.2 ", out) and re.search(
-        r"\| machine.memory_gb +\| 1.0 +\| 2.0 ", out
-    )
-    assert "| python" not in out
-    assert (tmp_path / "out" / "train_loss.png").is_file()
-    assert history.curves_of(made[0], ["train/loss", "val/loss"]) == {"train/loss": [(1, 0.1), (2, 0.2)]}
+    assert re.search(r"\| optimizer.lr +\| 0.1 +\| 0.2 ", out)
+    assert re.search(r"\| machine +\| 0.1 m +\| 0.2 m ", out) and "| mxnet" not in out
+    assert (tmp_path / "out" / "compare.md").read_text() in out
 
 
 @pytest.mark.parametrize(
@@ -196,5 +191,5 @@ def test_tag_alone_measures_no_claim(store, reported, tmp_path):
     status, out, _ = reported("report.action=claims", f"tracking.uri={store['uri']}", "report.experiment=loose")
     assert status == 0 and "0 measured," in out
     page = (tmp_path / "out" / "claims.md").read_text()
-    assert page.count(f"run {run_id} has its tag, but under other conditions: a CPU, not") == 2
+    assert page.count(f"run {run_id} has its tag, but under other conditions: gpu=none, not") == 2
     store["client"].delete_run(run_id)

@@ -171,7 +171,6 @@ ROWS = [
     row(3, FAILED, top1=99.0, usd=0.1, wall=1.0, error="rank 0: the loss is nan", status=1),
     row(4, REFUSED_TRIAL, error="optimizer.lr=-1.0: expected at least 0", status=2),
 ]
-ROWS = conclusion.with_front(ROWS)
 
 
 def test_conclusion_names_best_cheapest_fastest_failed():
@@ -180,39 +179,22 @@ def test_conclusion_names_best_cheapest_fastest_failed():
         "cheapest": "lr-1",
         "fastest": "lr-2",
         "failed": ["lr-3", "lr-4"],
-        "pareto": ["lr-0", "lr-1"],
     }
 
 
 def test_unknown_figures_name_no_cell():
-    assert conclusion.named([row(0, top1=90.0)]) == {"best": "lr-0", "failed": [], "pareto": []}
+    assert conclusion.named([row(0, top1=90.0)]) == {"best": "lr-0", "failed": []}
     assert ("cheapest", "unknown: no price") in list(conclusion.verdict([row(0, top1=90.0)]))
-    assert set(conclusion.figures([row(0, top1=90.0)], 1)) == {
-        "sweep/cells", "sweep/finished", "sweep/failed", "sweep/best_val_top1"}  # fmt: skip
-
-
-def test_first_of_equal_cells_is_on_front():
-    rows = conclusion.with_front([row(n, top1=top1, usd=1.0) for n, top1 in enumerate((80.0, 90.0, 90.0))])
-    assert conclusion.named(rows)["pareto"] == ["lr-1"]
-    assert [line.split()[0] for line in conclusion.table(rows).splitlines()[1:4]] == ["0", "1*", "2"]
-    lines = csv.DictReader(conclusion.as_csv(rows).splitlines())
-    assert [line["pareto"] for line in lines] == ["False", "True", "False"]
 
 
 def test_table_lists_state_of_each_cell():
     lines = [line.split() for line in conclusion.table(ROWS).splitlines()]
-    assert lines[1][:3] == ["0*", "lr-0", "finished"] and lines[1][3:] == ["90.00", "%", "30.0", "s", "2.0000", "USD"]
+    assert lines[1][:3] == ["0", "lr-0", "finished"] and lines[1][3:] == ["90.00", "%", "30.0", "s", "2.0000", "USD"]
     assert lines[3][:4] == ["2", "lr-2", "finished", "earlier"]
     assert lines[4][:3] == ["3", "lr-3", "failed"]
     assert ["failed", "lr-3:", "rank", "0:", "the", "loss", "is", "nan"] in lines
     assert ["refused", "lr-4:", "optimizer.lr=-1.0:", "expected", "at", "least", "0"] in lines
     assert ["finished", "3", "of", "5"] in lines
-
-
-def test_cost_is_summed_without_concurrent_cells():
-    rows = ROWS[:4]
-    assert conclusion.figures(rows, 1)["sweep/cost_usd"] == pytest.approx(4.6)
-    assert "sweep/cost_usd" not in conclusion.figures(rows, 2)
 
 
 def test_sweep_status_is_worst_of_cells():
@@ -231,7 +213,7 @@ def test_sweep_status_is_worst_of_cells():
 def test_csv_has_one_line_per_cell():
     lines = list(csv.DictReader(conclusion.as_csv(ROWS).splitlines()))
     assert [line["name"] for line in lines] == [f"lr-{number}" for number in range(5)]
-    assert (lines[0]["best/val_top1"], lines[0]["pareto"], lines[4]["best/val_top1"]) == ("90.0", "True", "")
+    assert (lines[0]["best/val_top1"], lines[4]["best/val_top1"]) == ("90.0", "")
 
 
 @pytest.mark.parametrize(
@@ -459,7 +441,7 @@ def test_cells_are_children_of_sweep_run(tmp_path):
     assert parent.info.status == "FINISHED"
     assert {run.data.tags["sweep.name"] for run in children} == {"seed-1", "seed-2"}
     assert parent.data.params["seed"] == "1,2,3" and parent.data.tags["sweep.best"] == "seed-2"
-    assert parent.data.metrics["sweep/best_val_top1"] == 20.0 and "best/val_top1" not in parent.data.metrics
+    assert parent.data.metrics == {}
     assert {"table.csv", "sweep.json"} <= {file.path for file in client.list_artifacts(parent.info.run_id)}
 
     client.delete_run(parent.info.run_id)
@@ -539,7 +521,7 @@ def test_mlflow_nests_cells_below_sweep(resumed):
     assert len(runs) == 5
     assert parent.info.status == "FAILED"
     assert parent.data.tags["sweep.failed"] == "lr-1e+30_seed-1 lr-1e+30_seed-2"
-    assert parent.data.metrics["sweep/finished"] == 2
+    assert parent.data.metrics == {}
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def test_a_run_shows_result_command_and_curves(trained, opened):
 @pytest.mark.parametrize(
     "tab, words",
     [
-        ("model-metrics", ["best", "val_top1", "eur_per_point"]),
+        ("model-metrics", ["best", "val_top1", "total_eur"]),
         ("system-metrics", ["cpu_utilization_percentage", "system_memory_usage_megabytes", "disk_usage_percentage"]),
     ],
 )
