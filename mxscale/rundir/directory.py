@@ -312,4 +312,5 @@ def latest_trained(root, setting: str = "model.pretrained=latest", entries: Sequ
     for run in runs_of(root, *entries):
         if run.state == FINISHED and run.read("best.json"):
             return run
-    raise ConfigError(f"{setting}: no finished training run under {root}/{' or '.join(entries)}; run train.py first")
+    path = f"{root}/{' or '.join(entries)}"
+    raise ConfigError(f"{setting}: no finished training run under {path}; run train.py first, or name a run or weights")
