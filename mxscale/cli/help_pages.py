@@ -31,7 +31,7 @@ Documentation: docs/README.md"""
 USUAL = (
     "seed", "epochs", "max_steps", "precision", "target_top1", "patience", "resume", "runs", "batch.per_device",
     "data.root", "data.image_size", "model.pretrained", "optimizer.lr", "optimizer.weight_decay", "launch.ranks",
-    "launch.hosts", "machine.instance", "budget.max_usd", "tracking.uri",
+    "launch.hosts", "machine.instance", "budget.max_usd", "budget.dry_run", "tracking.uri",
 )  # fmt: skip
 FORMS = """forms:
   data=NAME model=NETWORK optimizer=NAME schedule=NAME comm=NAME augment=NAME machine=NAME experiment=NAME

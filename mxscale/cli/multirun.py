@@ -152,6 +152,8 @@ def open_multirun(config) -> "OpenSweep":
     typed = OmegaConf.to_container(config.hydra.overrides.task)
     values = OmegaConf.to_container(composition.of_run(config), resolve=True)
     check_group("budget", values["budget"])
+    if values["budget"]["dry_run"]:
+        raise ConfigError("budget.dry_run=true with -m: it prepares one run")
     validate(from_dict({"sweep": values["sweep"]}))  # before a sweeper receives it
     suit(config.hydra, values["sweep"]["objective"])
     facts = facts_of(config, typed)

@@ -26,6 +26,8 @@ def configure(values: dict, overrides) -> tuple:
         ConfigError: The settings are invalid, or can't be combined with the resume or rerun.
     """
     config = validated(values, overrides)
+    if config.budget.dry_run and (config.resume or config.rerun.run):
+        raise ConfigError("budget.dry_run=true: it prepares a new run; leave out resume= and rerun.run=")
     if config.rerun.run is not None:
         if config.resume is not None:
             both = f"resume={config.resume} with rerun={config.rerun.run}"

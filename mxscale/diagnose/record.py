@@ -140,7 +140,7 @@ def check(config: Config, what: str, limits: str) -> None:
     claims.check(config.claims)
     if config.resume is not None:
         raise ConfigError(f"resume={config.resume}: {what} starts its own runs; leave it out")
-    if config.budget.bounds:
+    if config.budget.bounds or config.budget.dry_run:
         raise ConfigError(f"budget.*: {what} is limited by {limits}; leave it out")
     if config.tracking.enabled:
         uris.store_uri(config.tracking, config.runs)

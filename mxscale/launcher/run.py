@@ -8,7 +8,7 @@ from typing import Optional, Sequence, Tuple
 
 from mxscale.config.schema import Config
 from mxscale.cost import run_cost
-from mxscale.launcher import budget, outcome, setup
+from mxscale.launcher import budget, dry_run, outcome, setup
 from mxscale.launcher.context import Hook, RunContext, Signals
 from mxscale.launcher.failure import Failure, Logs
 from mxscale.launcher.progress import echo
@@ -30,6 +30,8 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
         RunFailed: The preparation failed, or not even the status could be written.
     """
     resources = setup.check(config, run, hooks)
+    if config.budget.dry_run:
+        return dry_run.execute(config, resources)
     new = run is None
     run = run or create(config)
     with guards.locked(run), guards.explained_disk_errors(run, config), Signals() as signals:

@@ -126,21 +126,31 @@ def set_up(context: RunContext) -> Attempt:
     run, began = context.run, context.resources.started
     context = begin_attempt(context)
     logs, composed = Logs(run.path / "ranks"), time.time()
-    place(context)
-    prepare(context)
-    context = replace(context, config=run.config())  # the preparation may have set the input of pretrained weights
-    if not context.signals.reason:
-        hosts.check_inputs(run.plan())
+    context = prepared(context)
     stamps = {"began": began, "compose": composed - began, "preparation": time.time() - composed}
     if context.signals.reason:
         return Attempt(context, None, stamps, logs)
-    announce(run, context.config, run.plan(), run.price())
     plan = record_environment(run, context.config, run.plan())
     budget.check_prepared(run, context.config.budget, context.attempt)
     run.write_status(run.status().with_attempt(ranks=plan.sizes.ranks))  # rates depend on this number
     for hook in context.hooks:
         hook.before_ranks(context, plan)
     return Attempt(context, plan, stamps, logs)
+
+
+def prepared(context: RunContext) -> RunContext:
+    """Place and prepare an attempt and print it; return its context with the config as the preparation left it.
+
+    A stop signal ends it early. Raises ConfigError to refuse the attempt.
+    """
+    run = context.run
+    place(context)
+    prepare(context)
+    context = replace(context, config=run.config())  # the preparation may have set the input of pretrained weights
+    if not context.signals.reason:
+        hosts.check_inputs(run.plan())
+        announce(run, context.config, run.plan(), run.price())
+    return context
 
 
 def begin_attempt(context: RunContext) -> RunContext:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from . import runs
-from .case import MARKER, REFUSED, Case, choice
+from .case import MARKER, REFUSED, Case, choice, nothing
 from .in_process import SMALL
 
 NUMBERS = ("0", "1", "-1", "3", "0.5", "1e-30", "1e-320", "1e30", "1e308", "-1e308", "2147483648", "1" + "0" * 30,
@@ -46,7 +46,7 @@ def make(draw, folder: Path, command: bool, shared: Path) -> Case:
         ["train", *base, *drawn],
         tuple(sorted(parts)),
         expect=REFUSED if certain else None,
-        verify=partial(runs.finished, folder),
+        verify=partial(runs.finished, folder) if not any("dry_run" in o for o in drawn) else nothing,
         failure=r"(?i)nan|infinite|not finite|Cannot allocate|bad_alloc|memory",
     )
 

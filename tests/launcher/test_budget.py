@@ -1,4 +1,4 @@
-"""Budgets: bounds, stop decisions and the bill of several attempts."""
+"""Budgets: bounds, stop decisions, dry runs and the bill of several attempts."""
 
 import datetime
 import json
@@ -17,7 +17,7 @@ from mxscale.config.schema import Budget, Machine, from_dict
 from mxscale.cost import prices, run_cost
 from mxscale.cost.prices import Usage
 from mxscale.environment.hosts import Host
-from mxscale.launcher import budget, commands, outcome, setup
+from mxscale.launcher import budget, commands, dry_run, outcome, setup
 from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
 from mxscale.launcher.supervisor import Watched
@@ -133,14 +133,6 @@ def test_resume_may_change_bound(tmp_path):
     merged = merge_for_resume(run, {"budget": {"max_usd": 9.0, "max_eur": None}}, ["budget.max_usd=9"])
     assert merged.budget.max_usd == 9.0
     assert merge_for_resume(run, {"budget": {"max_usd": None}}, []).budget.max_usd == 3.0
-
-
-def test_a_dry_run_is_refused_and_its_record_is_read(tmp_path):
-    assert "budget.dry_run was removed: mxscale plan" in error_of(from_dict, {"budget": {"dry_run": True}})
-    run = directory.create(from_dict({"runs": str(tmp_path)}))
-    recorded = run.path / "config.yaml"
-    recorded.write_text(recorded.read_text().replace("budget:\n", "budget:\n  dry_run: false\n  images_per_s: 9\n"))
-    assert run.config(repeats=True).budget == Budget()
 
 
 def test_resume_with_another_augmentation_is_refused(tmp_path):
@@ -327,6 +319,23 @@ def test_a_network_made_for_much_smaller_images_is_noted(tmp_path, capsys, side,
     assert (f"small, made for images of 32 px, not {side}: set model=NAME" in capsys.readouterr().out) == noted
 
 
+def estimate(known=None, setup_minutes=0.0, **bounds):
+    config = from_dict({"budget": bounds, "launch": {"setup_minutes": setup_minutes}})
+    return dry_run.estimate(config, Plan(sizes=SIZES, splits=SPLITS), known or price(setup_minutes=setup_minutes))
+
+
+def test_a_dry_run_estimates_time_and_cost_from_a_rate():
+    lines = estimate(setup_minutes=1.0, images_per_s=100.0, max_usd=2.0, max_eur=0.8).splitlines()
+    assert lines == [
+        "time      0.04444 h (set-up 60 s, training 100 s)",  # 1000 steps of 0.1 s
+        "cost      1.6000 USD = 1.4111 EUR",
+        "budget    budget.max_usd=2 is enough",
+        "budget    budget.max_eur=0.8 is exceeded",
+    ]
+    assert "unknown: machine=local has no price" in estimate(prices.freeze_price(Machine(), 0, TODAY), images_per_s=1.0)
+    assert "give budget.images_per_s=N" in estimate()
+
+
 @pytest.mark.slow
 def test_run_stopped_by_budget_resumes_to_same_weights(cli):
     # 1 USD per second on a machine without a minimum bill; a checkpoint at each step keeps the number of steps low
@@ -343,3 +352,6 @@ def test_run_stopped_by_budget_resumes_to_same_weights(cli):
     assert more.sha == uninterrupted.sha
     assert more.run.read("summary.json")["metrics"]["cost/total_usd"] > spent
     assert params(more.run).keys() == params(uninterrupted.run).keys()
+    text = cli("train", *run, "budget.dry_run=true", "budget.images_per_s=100", "budget.max_usd=1")
+    assert "steps     " in text.out and "budget.max_usd=1 is exceeded" in text.out
+    assert not text.run.path.exists()
