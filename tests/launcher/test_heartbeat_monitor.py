@@ -61,6 +61,7 @@ def process(run):
     def start(*words):
         argv = [sys.executable, "-c", "import time; time.sleep(60)", *(words or [str(run)])]
         started.append(subprocess.Popen(argv))
+        until(psutil.Process(started[-1].pid).cmdline)  # empty for a moment after the start
         return started[-1]
 
     yield start
