@@ -73,7 +73,7 @@ def of_mxnet(environ: Optional[Mapping[str, str]] = None) -> dict:
     try:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return {"error": f"import mxnet timed out after {TIMEOUT_S:g} s"}
+        return {"error": f"import mxnet, or an operation on a GPU, timed out after {TIMEOUT_S:g} s"}
     lines = done.stdout.splitlines()
     if done.returncode == 0 and lines:
         return json.loads(lines[-1])

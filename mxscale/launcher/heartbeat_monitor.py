@@ -112,7 +112,7 @@ class HeartbeatMonitor:
         answer = hosts.ssh(host, f"{self._is_ours(pid)} && cat /proc/{pid}/stat")
         if answer.returncode == 255:
             return f": {host.name} can't be reached any more"
-        wrong = WRONG.get(_state(answer.stdout))
+        wrong = WRONG.get(_state("" if answer.returncode else answer.stdout))  # a greeting may come before it
         return wrong and f"{wrong} (on {host.name})"
 
     def _idle(self) -> Optional[Failure]:
@@ -181,7 +181,7 @@ def _stat(pid: int, run: str) -> str:
     """Return /proc/PID/stat of a process of this machine; "" if it no longer is a rank of the run."""
     process = Path("/proc", str(pid))
     try:
-        ours = run.encode() in (process / "cmdline").read_bytes().split(b"\0")
+        ours = os.fsencode(run) in (process / "cmdline").read_bytes().split(b"\0")
         return (process / "stat").read_text(errors="replace") if ours else ""
     except OSError:
         return ""

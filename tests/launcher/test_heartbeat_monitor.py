@@ -58,6 +58,7 @@ def process(run):
     def start(*words):
         argv = [sys.executable, "-c", "import time; time.sleep(60)", *(words or [str(run)])]
         started.append(subprocess.Popen(argv))
+        until(psutil.Process(started[-1].pid).cmdline)  # empty for a moment after the start
         return started[-1]
 
     yield start
@@ -161,6 +162,17 @@ def test_silent_rank_on_unreachable_host_names_the_host(run, clock, fake_ssh):
     monitor = watched(run, 1, [Host("gone", 1, "b")])
     beat(run, 0)
     assert clock.passes(STALL_S + 1, monitor).error == "no heartbeat of rank 0 for 5 s: b can't be reached any more"
+
+
+def test_a_greeting_of_another_host_is_no_state(run, clock, process, fake_ssh):
+    ssh = fake_ssh / "ssh"
+    ssh.write_text(ssh.read_text().replace("exec sh", "echo 'Welcome :) to b'; exec sh"))
+    monitor, rank = watched(run, 1, [Host("b", 1, "b")]), process()
+    beat(run, 0, rank.pid)
+    assert clock.passes(2 * STALL_S, monitor) is None
+    rank.kill()
+    rank.wait()
+    assert "its process is gone" in clock.passes(STALL_S, monitor).error
 
 
 def test_only_hosts_of_failed_ranks_are_checked(run, fake_ssh):
