@@ -110,10 +110,9 @@ def measured(network: Network, batch: int, precision: str, runs: Sequence[Measur
 def reported(
     network: Network, gpu: str, batch: float, precision: str, points: Optional[Sequence[rows.Point]] = None
 ) -> Optional[Rate]:
-    """Return a published rate of one such GPU: the same precision, then the nearest batch, framework and memory.
+    """Return the rate among `points` (by default `single`) of one such GPU.
 
-    Args:
-        points: Published rates of one device; None: all of the package's.
+    The precision is the same, then the nearest batch, framework and memory count.
     """
     wanted, device, names = hardware.network(network.name), hardware.device(gpu), PRECISIONS[precision]
     if not (wanted and device):
@@ -167,8 +166,7 @@ def single() -> List[rows.Point]:
 def computed(network: Network, gpu: str, precision: str, resnet50: Optional[float] = None) -> Optional[Rate]:
     """Return the rate at the FLOP/s that the GPU achieves with ResNet-50; too high for depthwise convolutions.
 
-    Args:
-        resnet50: Its images/s there; None: those of hardware.csv.
+    ResNet-50's images/s are those of hardware.csv, unless they are given.
     """
     known = resnet50 or (hardware.device(gpu) or {}).get(QUANTITY[precision])
     if known is None:

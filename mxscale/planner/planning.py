@@ -29,7 +29,7 @@ Limits = Dict[str, float]  # column (hours, usd, eur) -> upper limit
 def main(config: Config, settings: Plan, as_json: bool) -> None:
     """Print and write the plans. Raises ConfigError."""
     result = solve(config, settings)
-    path = write(result.plans, settings.output or os.path.join(config.runs, "plan"))
+    path = table.write(result.plans, settings.output or os.path.join(config.runs, "plan"))
     echo(json.dumps(as_object(result, path)) if as_json else as_text(result, path))
 
 
@@ -266,17 +266,6 @@ def shown(result: Result) -> List[int]:
         best = np.argsort(plans["hours"], kind="stable")
     spread = np.unique(np.linspace(0, len(best) - 1, min(len(best), table.MOST)).astype(int))
     return sorted({*best[spread].tolist(), *result.answer.values()}, key=lambda place: plans["hours"][place])
-
-
-def write(plans: scenarios.Plans, folder: str) -> str:
-    """Write plan.csv into a folder; return its path. Raises ConfigError."""
-    path = os.path.join(folder, "plan.csv")
-    try:
-        os.makedirs(folder, exist_ok=True)
-        table.write_csv(plans, path)
-    except OSError as error:
-        raise ConfigError(f"plan.output={folder}: {error.strerror}") from None
-    return path
 
 
 def as_text(result: Result, path: str) -> str:
