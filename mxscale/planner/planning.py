@@ -67,14 +67,14 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
     swept = _swept(config, settings)
     images, classes, images_source = epoch_of(config, settings)
     network = layers.network(config.model.name, config.data.image_size, classes)
-    measured = calibration.read(settings.calibrate, config)
+    runs, links, links_source = calibration.read(settings.calibrate, config)
     served = SERVERS in map(MODELLED.get, swept["comm"]) and swept["servers"] != ["0"]
-    nodes = _nodes(config, settings, measured.links)
+    nodes = _nodes(config, settings, links)
     for node in nodes:
         if node.nic is None and (served or max(swept["nodes"]) > 1):
             raise ConfigError(f"plan.nic_gbps is missing: the link between nodes of {node.name} is unknown")
-    server = _server(config, settings, measured.links) if served else None
-    device_rates, rate_sources, error = _rates(network, nodes, swept, settings.images_per_s, measured.runs)
+    server = _server(config, settings, links) if served else None
+    device_rates, rate_sources, error = _rates(network, nodes, swept, settings.images_per_s, runs)
     epochs, fed = settings.epochs or config.epochs, settings.input_images_per_s
     buckets = {
         delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
@@ -100,7 +100,7 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
         "epochs": f"{epochs:g} of {images:,} images ({images_source})",
         "device": rate_sources,
         "error": error,
-        "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [measured.sources])]),
+        "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [links_source])]),
         "input": f"{fed:,.0f} images/s per node (given)" if fed else "not modelled (plan.input_images_per_s)",
         "price": "; ".join(dict.fromkeys(node.price for node in nodes)),
         "servers": f"{server.links}; {server.price}" if server else None,
