@@ -63,17 +63,17 @@ def of_device(
     gpu: Optional[str],
     batch: int,
     precision: str,
-    given: Optional[float] = None,
+    images_per_s: Optional[float] = None,
     runs: Sequence[Measured] = (),
 ) -> Rate:
     """Return the rate of one device. Raises ConfigError if no source has it.
 
     Args:
         gpu: Name of the device; None: a CPU, or unknown.
-        given: The value of plan.images_per_s.
+        images_per_s: The value of plan.images_per_s.
     """
-    if given is not None:
-        return Rate(given, "given (plan.images_per_s)")
+    if images_per_s is not None:
+        return Rate(images_per_s, "given (plan.images_per_s)")
     others = [run for run in runs if gpu and not _possibly_on(run, gpu)]
     if others:
         ran = "on a CPU" if others[0].device == "cpu" else f"on {others[0].gpu}"

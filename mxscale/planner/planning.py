@@ -178,7 +178,7 @@ def _server(config: Config, settings: Plan, links: Dict[str, Link]) -> machines.
 
 
 def _rates(
-    network, nodes: List[machines.Machine], swept: dict, given: Optional[float], runs: list
+    network, nodes: List[machines.Machine], swept: dict, images_per_s: Optional[float], runs: list
 ) -> Tuple[dict, str, str]:
     """Return {(machine, batch, precision): images/s of one device}, their sources, and their error.
 
@@ -186,7 +186,7 @@ def _rates(
     """
     of_device, sources = {}, {}
     for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
-        rate = rates.of_device(network, node.gpu, batch, precision, given, runs)
+        rate = rates.of_device(network, node.gpu, batch, precision, images_per_s, runs)
         of_device[node.name, batch, precision] = rate.images_per_s
         sources[f"{rate.images_per_s:,.1f} images/s, {rate.source}"] = rate.error
     lines = list(sources)[:MOST_RATES] + [f"and {len(sources) - MOST_RATES} more"] * (len(sources) > MOST_RATES)
