@@ -134,8 +134,10 @@ def reported(
     what = f"{point.model} on {point.gpu}, {point.precision}, batch {point.batch:g}: {point.source}"
     work = _work(network)
     scaled = [f"batch {batch}"] * (point.batch != batch) + [f"{work:.3g} of the FLOPs (image size)"] * (work != 1)
+    launches_s = hardware.launches_s(wanted.tensors, hardware.constants()["launch"])
+    step_s = float(step_time.at_batch(point.batch / point.rate, batch, point.batch, launches_s, work))
     note = f", scaled to {' and '.join(scaled)}" if scaled else ""
-    return Rate(at_batch(point, batch, work) if scaled else point.rate, f"published ({what}){note}", "published")
+    return Rate(batch / step_s if scaled else point.rate, f"published ({what}){note}", "published")
 
 
 def _work(network: Network) -> float:
@@ -148,12 +150,6 @@ def _memory_distance(one: str, other: str) -> float:
     """Return the distance of two variants of a GPU by their memory (V100-16GB), which correlates with the clock."""
     sizes = [re.findall(r"(?<!\d)(\d+) ?gb", name.lower()) for name in (one, other)]
     return OTHER_FRAMEWORK / 4 if not all(sizes) else OTHER_FRAMEWORK / 2 * (sizes[0] != sizes[1])
-
-
-def at_batch(point: rows.Point, batch: float, work: float = 1.0) -> float:
-    """Return the images/s at another batch, with `work` times the FLOPs per image."""
-    launches_s = hardware.launches_s(hardware.network(point.model).tensors, hardware.constants()["launch"])
-    return batch / float(step_time.at_batch(point.batch / point.rate, batch, point.batch, launches_s, work))
 
 
 @functools.lru_cache
