@@ -15,9 +15,9 @@ def update(config: Config, path: str, as_of: Optional[str], source: Optional[str
     """Add the prices of a catalog to the user's, and return a line that reports it. Raises ConfigError."""
     date = price_table.past_date("as_of", as_of, today)
     rows = price_table.select(price_table.read_catalog(path, date.isoformat(), source), config.machine)
-    own = price_table.path_of(config, exists=False)
-    added, known = price_table.append(own, rows)
-    return f"{own}: added {added} prices of {date} from {rows[0]['source']}, {known} already known"
+    user_table = price_table.path_of(config, exists=False)
+    added, known = price_table.append(user_table, rows)
+    return f"{user_table}: added {added} prices of {date} from {rows[0]['source']}, {known} already known"
 
 
 def listing(config: Config) -> str:
@@ -50,16 +50,16 @@ def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
 
     Raises ConfigError if the instance is missing or has no price in machine.market.
     """
-    machine, own = config.machine, price_table.path_of(config)
+    machine, user_table = config.machine, price_table.path_of(config)
     if machine.instance is None:
         raise ConfigError("machine.instance is missing: minutes= bills one instance")
-    rows = price_table.select(price_table.read_all(own), machine)
+    rows = price_table.select(price_table.read_all(user_table), machine)
     table = [("region", "billing", "USD", "EUR", "USD/h", "as of", "USD/EUR")]
     for region in sorted({row["region"] for row in rows}):
         for billing in RULES["machine.billing"].choices:
             settings = replace(machine, provider="aws", region=region, billing=billing)
             try:
-                price = prices.freeze_price(settings, minutes[0], today, own)
+                price = prices.freeze_price(settings, minutes[0], today, user_table)
             except ConfigError as error:
                 unpriced = error  # no price of this region and market on that date
                 continue

@@ -49,9 +49,9 @@ def path_of(config: Config, exists: bool = True) -> Path:
     return Path(given or Path(config.runs) / "prices.csv")
 
 
-def read_all(own: Optional[Path] = None) -> List[Row]:
+def read_all(user_table: Optional[Path] = None) -> List[Row]:
     """Return the rows of the package's table, then those of the user's table, in the order of their addition."""
-    return [*csv_tables.read("prices"), *(read(own) if own else [])]
+    return [*csv_tables.read("prices"), *(read(user_table) if user_table else [])]
 
 
 def read(path: Path) -> List[Row]:

@@ -40,7 +40,9 @@ def exchange_rate(date: datetime.date) -> Dict:
 # ---------------------------------------------------------------- the price of an hour
 
 
-def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, own: Optional[Path] = None) -> Price:
+def freeze_price(
+    machine: Machine, setup_minutes: float, today: datetime.date, user_table: Optional[Path] = None
+) -> Price:
     """Return the content of price.json: the price of one node-hour, its source, and how it is billed.
 
     A price by hand comes first, then the price source of machine.provider (config/price_sources.py).
@@ -48,16 +50,15 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
     Args:
         machine: Validated settings. machine.as_of is the date of price and exchange rate; null: `today`.
         setup_minutes: Billed once, before the first step.
-        own: The user's price table, read in addition to the package's.
+        user_table: The user's price table, read in addition to the package's.
 
     Returns:
         The price in the currency of the source; the other currency is None without an exchange rate.
 
-    Raises:
-        ConfigError: Settings are missing, contradict each other, or select no price.
+    Raises ConfigError if settings are missing, contradict each other, or select no price.
     """
     source, date = PRICE_SOURCES[machine.provider], price_table.past_date("machine.as_of", machine.as_of, today)
-    quote = _quote(machine, date, own)
+    quote = _quote(machine, date, user_table)
     if quote is None:
         why = f"machine={source.name} has no price: use machine=aws, machine=owned, {BY_HAND}"
         return Price(known=False, why=why)
@@ -81,7 +82,7 @@ def freeze_price(machine: Machine, setup_minutes: float, today: datetime.date, o
     )
 
 
-def _quote(machine: Machine, date: datetime.date, own: Optional[Path]) -> Optional[Dict]:
+def _quote(machine: Machine, date: datetime.date, user_table: Optional[Path]) -> Optional[Dict]:
     """Return the price of an hour as a price source does; None if the machine needs none. Raises ConfigError."""
     source = PRICE_SOURCES[machine.provider]
     by_hand = {"usd": machine.usd_per_hour, "eur": machine.eur_per_hour}
@@ -92,13 +93,13 @@ def _quote(machine: Machine, date: datetime.date, own: Optional[Path]) -> Option
         [(currency, per_hour)] = by_hand.items()
         return {"currency": currency, "per_hour": per_hour, "as_of": date.isoformat(), "source": "given"}
     if source.implementation:
-        return resolve_name(source.implementation)(machine, date, own)
+        return resolve_name(source.implementation)(machine, date, user_table)
     if source.required:
         raise ConfigError(f"machine={source.name} has no price: give machine.usd_per_hour or machine.eur_per_hour")
     return None
 
 
-def owned_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
+def owned_price(machine: Machine, date: datetime.date, user_table: Optional[Path]) -> Dict:
     """Return the price of an hour of use of a purchased machine, written off evenly over its hours of use.
 
     per hour = purchase / (years x 8766 h x utilisation) + watts / 1000 x per_kwh
@@ -119,12 +120,12 @@ def owned_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> D
     return {"currency": machine.currency, "per_hour": per_hour, "as_of": date.isoformat(), "source": source}
 
 
-def listed_price(machine: Machine, date: datetime.date, own: Optional[Path]) -> Dict:
+def listed_price(machine: Machine, date: datetime.date, user_table: Optional[Path]) -> Dict:
     """Return the newest price of the tables on or before `date`; a month counts from its last day.
 
     A row without a date is used only if machine.as_of is null and the machine has no dated row. Raises ConfigError.
     """
-    rows = [row for row in price_table.read_all(own) if row["provider"] == machine.provider]
+    rows = [row for row in price_table.read_all(user_table) if row["provider"] == machine.provider]
     rows = price_table.matching(rows, "instance", machine.instance, f" ({BY_HAND})")
     rows = price_table.matching(rows, "region", machine.region, f" ({BY_HAND})")
     rows = [row for row in rows if row["market"] == machine.market]

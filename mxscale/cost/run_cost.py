@@ -14,8 +14,8 @@ from mxscale.rundir.status import Attempt
 
 def pricing(config: Config) -> Callable[[Machine], Price]:
     """Return the function Machine -> content of price.json for a run that starts today. Both raise ConfigError."""
-    own = price_table.path_of(config)
-    return lambda machine: prices.freeze_price(machine, config.launch.setup_minutes, date.today(), own)
+    user_table = price_table.path_of(config)
+    return lambda machine: prices.freeze_price(machine, config.launch.setup_minutes, date.today(), user_table)
 
 
 def usage(attempts: Sequence[Attempt], price: Price, attempt: int, until_ms: float) -> List[Usage]:

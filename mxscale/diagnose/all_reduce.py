@@ -70,7 +70,14 @@ class Times(Measurement):
 
     def measure(self) -> None:
         hosts.check(self.plan.hosts, self.record.path)
-        placed = self._describe()
+        plan = setup.with_scheduler(self.config.comm, self.plan)
+        placed = Placement(self.ranks, available_cores(), plan.hosts, plan.scheduler)
+        over = carrier(self.config, plan.device)
+        self.facts = {"over": over, "device": plan.device, "nodes": max(1, len(placed.occupied))}
+        tags = {"ranks": str(self.ranks), "allreduce.over": over}
+        self.describe(replace(plan, threads=threads_per_rank(self.config, placed)), tags)
+        where = f" on {', '.join(host.name for host in placed.occupied)}" if placed.hosts else ""
+        echo(f"run       {self.record}\nranks     {self.ranks}{where}, {plan.device}, all-reduce over {over}")
         seconds, sizes = self.settings.seconds, self.settings.sizes
         command = [MODULE, *map(str, (placed.ranks, seconds, *sorted(set(sizes))))]
         commands = launch.commands(self.config, str(self.record), 1, placed, os.environ, command)
@@ -82,19 +89,6 @@ class Times(Measurement):
             raise Stopped(self.signals.reason)
         if failure:
             raise ProbeFailed(failure)
-
-    def _describe(self) -> Placement:
-        """Write and print what is measured; return where the ranks run."""
-        plan = setup.with_scheduler(self.config.comm, self.plan)
-        placed = Placement(self.ranks, available_cores(), plan.hosts, plan.scheduler)
-        plan = replace(plan, threads=threads_per_rank(self.config, placed))
-        over = carrier(self.config, plan.device)
-        self.facts = {"over": over, "device": plan.device, "nodes": max(1, len(placed.occupied))}
-        tags = {"ranks": str(self.ranks), "allreduce.over": over}
-        self.describe(plan, tags)
-        where = f" on {', '.join(host.name for host in placed.occupied)}" if placed.hosts else ""
-        echo(f"run       {self.record}\nranks     {self.ranks}{where}, {plan.device}, all-reduce over {over}")
-        return placed
 
     def result(self) -> Optional[Result]:
         measured = self.record.read(f"probe/{NAME}.json")

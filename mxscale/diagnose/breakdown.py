@@ -67,13 +67,13 @@ def diagnose(times: Times) -> Diagnosis:
     return Diagnosis(steps, shares, *judge(shares))
 
 
-def draw(times: Times, seed: int = 0) -> Dict[str, np.ndarray]:
+def draw(times: Times) -> Dict[str, np.ndarray]:
     """Return, by probe, its median and the medians of `DRAWS` resamples of repetitions and of intervals within each.
 
     A draw uses the same repetitions of all probes. Probes run in turn, so that a change of the machine's speed affects
     all probes of a repetition.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     repeats = min(len(probe) for probe in times.values())
     chosen = np.vstack([np.arange(repeats), random.integers(0, repeats, (DRAWS, repeats))])
     drawn = {}
@@ -102,19 +102,20 @@ def judge(shares: Dict[str, Estimate]) -> tuple:
     noise = max([0.0, *(-share.value for share in others.values())])
     named = [part for part in ranked if others[part].value >= NAMED and others[part].low > noise]
     if named:
-        first, rest = named[0], [part for part in ranked if part != named[0] and others[part].is_significant]
-        also = "".join(f"; {part} {percent(others[part].value)}" for part in rest)
-        return first, SENTENCES[first].format(value=percent(others[first].value), bounds=bounds(others[first])) + also
+        first = named[0]
+        sentence = SENTENCES[first].format(value=percent(others[first].value), bounds=bounds(others[first]))
+        also = [part for part in ranked if part != first and others[part].is_significant]
+        return first, "; ".join([sentence, *(f"{part} {percent(others[part].value)}" for part in also)])
     if noise >= NAMED:
         return "none", (
             f"no bottleneck: {ranked[-1]} was measured as {percent(-noise)} of a step, so the machine's "
             "speed changed between probes"
         )
     compute = shares["compute"]
-    rest = "".join(f", {part} {percent(others[part].value)} {bounds(others[part])}" for part in ranked)
+    small = "".join(f", {part} {percent(others[part].value)} {bounds(others[part])}" for part in ranked)
     if compute.low >= MOSTLY:
-        return "compute", f"compute-bound: {percent(compute.value)} of a step is compute {bounds(compute)}{rest}"
-    return "none", f"no bottleneck: compute {percent(compute.value)} {bounds(compute)}{rest}"
+        return "compute", f"compute-bound: {percent(compute.value)} of a step is compute {bounds(compute)}{small}"
+    return "none", f"no bottleneck: compute {percent(compute.value)} {bounds(compute)}{small}"
 
 
 # The share of the input is 1 - real / synthetic, as in the published gaps

@@ -41,8 +41,6 @@ class Diagnostics(Measurement):
         self.times: Dict[str, List[List[float]]] = {}  # of complete repetitions
         self.waited: List[float] = []
 
-    # ------------------------------------------------------------ preparation
-
     def prepare(self) -> None:
         """Prepare the run and take its first steps, to find errors, the number of ranks and the time of a step."""
         echo(f"run       {self.record}")
@@ -65,8 +63,6 @@ class Diagnostics(Measurement):
             f"each      {settings.seconds:g} s after its start, {settings.repeats} times, in turn",
         ]
         return "\n".join([*lines, *(f"left out  {why}" for why in probes.left_out(self.configs))])
-
-    # ------------------------------------------------------------ measuring
 
     def measure(self) -> None:
         """Run all probes."""
@@ -96,13 +92,20 @@ class Diagnostics(Measurement):
     def _together(self, configs: List[Config], name: str, seconds: float, warmup: int) -> List[timing.Reading]:
         return timing.together(configs, self.record.path / "probes" / name, seconds, warmup, self.signals)
 
-    # ------------------------------------------------------------ result
-
     def result(self) -> Optional[Result]:
         if not self.times:
             return None
         parts = breakdown.diagnose(self.times)
-        facts = self._facts()
+        plan, placed = self.run.plan, Placement.of(self.run.plan)
+        facts = advice.Facts(
+            ranks=placed.ranks,
+            threads=plan.threads,
+            device=plan.device,
+            cores=placed.cores,
+            ranks_here=placed.per_host,
+            larger_fits=2 * self._images <= plan.sizes.train_images,
+            exchange_s=statistics.median(self.exchange) if self.exchange else None,
+        )
         content = {
             "kind": parts.kind,
             "verdict": parts.verdict,
@@ -121,18 +124,6 @@ class Diagnostics(Measurement):
             "times_s": self.times,
         }
         return Result(content, metrics(content), text=breakdown.text(content))
-
-    def _facts(self) -> advice.Facts:
-        plan = self.run.plan
-        placed = Placement.of(plan)
-        return advice.Facts(
-            ranks=placed.ranks,
-            threads=plan.threads,
-            device=plan.device,
-            cores=placed.cores,
-            ranks_here=placed.per_host,
-            larger_fits=2 * plan.sizes.global_batch <= plan.sizes.train_images,
-        )
 
 
 def metrics(content: dict) -> Dict[str, float]:

@@ -65,10 +65,8 @@ class RangeTest(Measurement):
         steps, printed = self.settings.steps, len(self.history) * LINES // self.settings.steps
         self.history = written[0][:steps]
         if len(self.history) * LINES // steps > printed:
-            last, rate = self.history[-1], self._rates()[-1]
-            echo(
-                f"  step {last['step']:{len(str(steps))}}/{steps}  optimizer.lr {rate:8.2g}  loss {self.losses[-1]:.4g}"
-            )
+            step, rate, loss = self.history[-1]["step"], self._rates()[-1], self.losses[-1]
+            echo(f"  step {step:{len(str(steps))}}/{steps}  optimizer.lr {rate:8.2g}  loss {loss:.4g}")
         return len(self.history) == steps or lr_curve.end_of(self.losses, self.half) is not None
 
     @property
@@ -92,8 +90,6 @@ class RangeTest(Measurement):
             "global_batch": sizes.global_batch,
             "scaling": sizes.effective_lr / self.settings.lr_min,  # effective rate / optimizer.lr
             "ended": why_ended(self.losses, curve, self.settings),
-            "steepest_lr": curve.steepest_lr,
-            "tenth_lr": curve.tenth_lr,
             **curve._asdict(),
         }
         text = report(content)

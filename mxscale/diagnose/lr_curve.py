@@ -14,16 +14,8 @@ class Curve(NamedTuple):
     losses: List[float]
     smoothed: List[float]
     minimum: Optional[int] = None  # step of the smallest smoothed loss; None: the loss did not fall, nothing follows
-    steepest: Optional[int] = None  # step before it at which the loss falls fastest per logarithm of the rate
-
-    @property
-    def steepest_lr(self) -> Optional[float]:
-        return None if self.steepest is None else self.rates[self.steepest]
-
-    @property
-    def tenth_lr(self) -> Optional[float]:
-        """A tenth of the rate with the smallest loss, which is at the edge of divergence."""
-        return None if self.minimum is None else TENTH * self.rates[self.minimum]
+    steepest_lr: Optional[float] = None  # at which the loss falls fastest per logarithm of the rate
+    tenth_lr: Optional[float] = None  # a tenth of the rate with the smallest loss, which is at the edge of divergence
 
 
 def half_window(steps: int) -> int:
@@ -70,7 +62,7 @@ def curve(rates: Sequence[float], losses: Sequence[float], half: int) -> Curve:
     def slope(at: int) -> float:
         return (smoothed[at + 1] - smoothed[at - 1]) / math.log(rates[at + 1] / rates[at - 1])
 
-    return measured._replace(minimum=low, steepest=min(range(1, low), key=slope))
+    return measured._replace(minimum=low, steepest_lr=rates[min(range(1, low), key=slope)], tenth_lr=TENTH * rates[low])
 
 
 def shown(rate: float) -> str:
@@ -87,9 +79,9 @@ def draw(result: dict, path: str) -> None:
     axes.plot(rates, result["losses"], ".", color="grey", alpha=0.6, label="loss of a step")
     axes.plot(rates, smoothed, color="C0", label="smoothed")
     if result["minimum"] is not None:
-        at = result["steepest"]
-        fastest = f"loss falls fastest: {shown(rates[at])}"
-        axes.plot(rates[at], smoothed[at], "o", color="C1", label=fastest)
+        steepest = result["steepest_lr"]
+        fastest = f"loss falls fastest: {shown(steepest)}"
+        axes.plot(steepest, smoothed[rates.index(steepest)], "o", color="C1", label=fastest)
         tenth = f"a tenth of the smallest loss's rate: {shown(result['tenth_lr'])}"
         axes.axvline(result["tenth_lr"], linestyle="--", color="C2", label=tenth)
         fall = smoothed[0] - min(smoothed)  # beside the losses of divergence it would not be seen

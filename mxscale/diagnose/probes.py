@@ -16,7 +16,7 @@ from mxscale.diagnose import breakdown
 from mxscale.rundir.plan import Plan
 
 NEVER = 10**6  # epochs
-NEEDS = {
+WHY_NOT = {  # probe -> why it does not apply
     "side_by_side": "only several ranks on a CPU share cores",
     "exchange": "one rank exchanges nothing",
     "all": "generated images are not read",
@@ -87,7 +87,7 @@ def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
 
 def left_out(runs: Dict[str, List[Config]]) -> List[str]:
     """Return the probes that do not apply, each with the reason."""
-    return [f"{breakdown.LEVELS[name]}: {why}" for name, why in NEEDS.items() if name not in runs]
+    return [f"{breakdown.LEVELS[name]}: {why}" for name, why in WHY_NOT.items() if name not in runs]
 
 
 def synthetic_data(run: Run) -> Data:

@@ -151,8 +151,8 @@ def line(step: int, time_ms: int, metrics: Dict[str, float]) -> dict:
     return {"attempt": 1, "step": step, "time_ms": time_ms, "metrics": metrics}
 
 
-def begin(record: RunDir, price: Price, started: Optional[float] = None) -> None:
-    """Write the status and the price; the cost begins at `started`, by default with the process."""
+def begin(record: RunDir, price: Price, started: Optional[float]) -> None:
+    """Write the status and the price; the cost begins at `started`, None: with the process."""
     began = started or psutil.Process().create_time()
     record.begin_alive(1)
     record.write_status(Status(attempts=(Attempt(1, int(1000 * began), price.nodes),), attempt=1))

@@ -1,6 +1,6 @@
 """Measurements of this user's hardware for plans: finished runs, and those of `mxscale test-allreduce`."""
 
-from typing import Dict, List, NamedTuple
+from typing import Dict, List, Tuple
 
 from mxscale.config.schema import Config
 from mxscale.environment.placement import Placement
@@ -10,16 +10,11 @@ from mxscale.rundir.directory import ALLREDUCE, FINISHED, RunDir
 from mxscale.util.errors import ConfigError
 
 
-class Calibration(NamedTuple):
-    """Measured runs and links."""
+def read(sources, config: Config) -> Tuple[List[Measured], Dict[str, Link], str]:
+    """Return the runs of `plan.calibrate`, its links as machines.node takes them, and a description of the links.
 
-    runs: List[Measured]
-    links: Dict[str, Link]  # as machines.node takes them
-    sources: str
-
-
-def read(sources, config: Config) -> Calibration:
-    """Read `plan.calibrate`: directories of runs and of `mxscale test-allreduce`. Raises ConfigError."""
+    Its directories are those of runs and of `mxscale test-allreduce`. Raises ConfigError.
+    """
     paths = [] if sources is None else sources if isinstance(sources, list) else [sources]
     runs, links, used = [], {}, []
     for path in paths:
@@ -34,7 +29,7 @@ def read(sources, config: Config) -> Calibration:
             used.append(f"link {where} of {path}")
         else:
             runs.append(of_run(path))
-    return Calibration(of_network(runs, config), links, "; ".join(used))
+    return of_network(runs, config), links, "; ".join(used)
 
 
 def of_network(runs: List[Measured], config: Config) -> List[Measured]:

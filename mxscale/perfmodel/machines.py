@@ -12,7 +12,7 @@ from mxscale.perfmodel.step_time import FREE, Link
 from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError
 
-NOTHING_GIVEN = Plan()
+NO_OVERRIDES = Plan()
 GBIT = 1e9 / 8  # bytes/s
 
 
@@ -37,20 +37,20 @@ def node(
     settings: schema.Machine,
     price_of: Callable[[schema.Machine], Price],
     links: Mapping[str, Link],
-    given: Plan = NOTHING_GIVEN,
+    overrides: Plan = NO_OVERRIDES,
 ) -> Machine:
     """Return the machine that the settings name.
 
     Args:
         price_of: Returns the price of one node, as prices.freeze_price does.
         links: Measured ones, inside a node (`intra`) and between nodes (`nic`).
-        given: Its gpus, nic_gbps and rdma override the tables.
+        overrides: Its gpus, nic_gbps and rdma override the tables.
 
     Raises ConfigError if the instance, the number of its devices or its price is unknown.
     """
     price = price_of(replace(settings, nodes=1))
     row = hardware.instances().get(settings.instance or "", {})
-    devices = given.gpus or int(row.get("gpus") or 0)
+    devices = overrides.gpus or int(row.get("gpus") or 0)
     if not devices:
         what = settings.instance or f"machine={settings.provider}"
         raise ConfigError(f"plan.gpus is missing: the number of devices of a {what} node is unknown")
@@ -58,8 +58,8 @@ def node(
     ring, kvstore, inside = inside_node(gpu, devices)
     if measured := links.get("intra"):
         ring, kvstore, inside = measured, measured, "measured inside a node"
-    rdma = row.get("rdma") == "yes" if given.rdma is None else given.rdma
-    nic, servers, between = between_nodes(given.nic_gbps or float(row.get("nic_gbps") or 0), rdma)
+    rdma = row.get("rdma") == "yes" if overrides.rdma is None else overrides.rdma
+    nic, servers, between = between_nodes(overrides.nic_gbps or float(row.get("nic_gbps") or 0), rdma)
     if measured := links.get("nic"):
         nic, servers, between = measured, measured, "measured between nodes"
     name = settings.instance or settings.provider

@@ -63,17 +63,17 @@ def of_device(
     gpu: Optional[str],
     batch: int,
     precision: str,
-    given: Optional[float] = None,
+    images_per_s: Optional[float] = None,
     runs: Sequence[Measured] = (),
 ) -> Rate:
     """Return the rate of one device. Raises ConfigError if no source has it.
 
     Args:
         gpu: Name of the device; None: a CPU, or unknown.
-        given: The value of plan.images_per_s.
+        images_per_s: The value of plan.images_per_s.
     """
-    if given is not None:
-        return Rate(given, "given (plan.images_per_s)")
+    if images_per_s is not None:
+        return Rate(images_per_s, "given (plan.images_per_s)")
     others = [run for run in runs if gpu and not _possibly_on(run, gpu)]
     if others:
         ran = "on a CPU" if others[0].device == "cpu" else f"on {others[0].gpu}"
@@ -110,10 +110,9 @@ def measured(network: Network, batch: int, precision: str, runs: Sequence[Measur
 def reported(
     network: Network, gpu: str, batch: float, precision: str, points: Optional[Sequence[rows.Point]] = None
 ) -> Optional[Rate]:
-    """Return a published rate of one such GPU: the same precision, then the nearest batch, framework and memory.
+    """Return the rate among `points` (by default `single`) of one such GPU.
 
-    Args:
-        points: Published rates of one device; None: all of the package's.
+    The precision is the same, then the nearest batch, framework and memory count.
     """
     wanted, device, names = hardware.network(network.name), hardware.device(gpu), PRECISIONS[precision]
     if not (wanted and device):
@@ -135,8 +134,10 @@ def reported(
     what = f"{point.model} on {point.gpu}, {point.precision}, batch {point.batch:g}: {point.source}"
     work = _work(network)
     scaled = [f"batch {batch}"] * (point.batch != batch) + [f"{work:.3g} of the FLOPs (image size)"] * (work != 1)
+    launches_s = hardware.launches_s(wanted.tensors, hardware.constants()["launch"])
+    step_s = float(step_time.at_batch(point.batch / point.rate, batch, point.batch, launches_s, work))
     note = f", scaled to {' and '.join(scaled)}" if scaled else ""
-    return Rate(at_batch(point, batch, work) if scaled else point.rate, f"published ({what}){note}", "published")
+    return Rate(batch / step_s if scaled else point.rate, f"published ({what}){note}", "published")
 
 
 def _work(network: Network) -> float:
@@ -151,12 +152,6 @@ def _memory_distance(one: str, other: str) -> float:
     return OTHER_FRAMEWORK / 4 if not all(sizes) else OTHER_FRAMEWORK / 2 * (sizes[0] != sizes[1])
 
 
-def at_batch(point: rows.Point, batch: float, work: float = 1.0) -> float:
-    """Return the images/s at another batch, with `work` times the FLOPs per image."""
-    launches_s = hardware.launches_s(hardware.network(point.model).tensors, hardware.constants()["launch"])
-    return batch / float(step_time.at_batch(point.batch / point.rate, batch, point.batch, launches_s, work))
-
-
 @functools.lru_cache
 def single() -> List[rows.Point]:
     """Return the published rates of one device in the package's tables."""
@@ -167,8 +162,7 @@ def single() -> List[rows.Point]:
 def computed(network: Network, gpu: str, precision: str, resnet50: Optional[float] = None) -> Optional[Rate]:
     """Return the rate at the FLOP/s that the GPU achieves with ResNet-50; too high for depthwise convolutions.
 
-    Args:
-        resnet50: Its images/s there; None: those of hardware.csv.
+    ResNet-50's images/s are those of hardware.csv, unless they are given.
     """
     known = resnet50 or (hardware.device(gpu) or {}).get(QUANTITY[precision])
     if known is None:

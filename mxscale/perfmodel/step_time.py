@@ -103,13 +103,10 @@ def transfers(job: Job) -> List[Numbers]:
 
 
 def overlapped(job: Job, sent: Sequence[Numbers]) -> Numbers:
-    """Return the seconds of the exchange that compute does not hide.
+    """Return the seconds of the exchange that compute does not hide; sent: those of each bucket, from `transfers`.
 
     A bucket's exchange begins when the bucket is ready and the previous exchange is done. With accumulated batches,
     only the backward of the last one hides it. With double buffering, all of the next step's compute hides it.
-
-    Args:
-        sent: Seconds of each bucket, from `transfers`.
     """
     backward = BACKWARD * np.divide(job.compute_s, job.accumulation)
     total, end = sum(sent), 0.0
@@ -212,11 +209,7 @@ ADAPTER = 100e9 / 8  # bytes/s; faster networks count as several adapters
 
 
 def between_nodes(constants: Mapping[str, float], wire: Numbers, rdma: Union[bool, np.ndarray]) -> Link:
-    """Return the link that an exchange achieves on a network of `wire` bytes/s, by RDMA or by TCP.
-
-    Args:
-        constants: Those of hardware.csv.
-    """
+    """Return the link that an exchange achieves on a network of `wire` bytes/s; constants: those of hardware.csv."""
     k, adapters = constants, np.maximum(np.asarray(wire) / ADAPTER, 1)
     by_rdma = np.minimum(k["rdma_share"] * wire, k["rdma_most"] * adapters)
     by_tcp = np.minimum(k["tcp_share"] * wire, k["tcp_most"])
@@ -241,15 +234,10 @@ def inside_node(constants: Mapping[str, float], wire: Numbers, generation: Numbe
 
 
 def calibrate(points: Sequence[Tuple[float, float]], ranks: int) -> Link:
-    """Fit a link to measured all-reduces, by least squares of the relative errors.
+    """Fit a link to (bytes, seconds) of all-reduces, by least squares of the relative errors.
 
-    seconds = 2(p-1) alpha + 2(p-1)/p bytes / bytes_per_s. A negative alpha is noise and becomes 0.
-
-    Args:
-        points: (bytes, seconds) of each all-reduce.
-
-    Raises:
-        ValueError: There is only one rank or one size, or the fitted bandwidth is negative.
+    seconds = 2(p-1) alpha + 2(p-1)/p bytes / bytes_per_s. A negative alpha is noise and becomes 0. Raises ValueError
+    if there is only one rank or one size, or if the fitted bandwidth is negative.
     """
     sizes, seconds = np.array(points, float).reshape(-1, 2).T
     if ranks < 2 or len(set(sizes)) < 2 or not (np.isfinite(seconds) & (seconds > 0)).all():

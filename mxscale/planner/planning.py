@@ -29,7 +29,7 @@ Limits = Dict[str, float]  # column (hours, usd, eur) -> upper limit
 def main(config: Config, settings: Plan, as_json: bool) -> None:
     """Print and write the plans. Raises ConfigError."""
     result = solve(config, settings)
-    path = write(result.plans, settings.output or os.path.join(config.runs, "plan"))
+    path = table.write(result.plans, settings.output or os.path.join(config.runs, "plan"))
     echo(json.dumps(as_object(result, path)) if as_json else as_text(result, path))
 
 
@@ -67,14 +67,14 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
     swept = _swept(config, settings)
     images, classes, images_source = epoch_of(config, settings)
     network = layers.network(config.model.name, config.data.image_size, classes)
-    measured = calibration.read(settings.calibrate, config)
+    runs, links, links_source = calibration.read(settings.calibrate, config)
     served = SERVERS in map(MODELLED.get, swept["comm"]) and swept["servers"] != ["0"]
-    nodes = _nodes(config, settings, measured.links)
+    nodes = _nodes(config, settings, links)
     for node in nodes:
         if node.nic is None and (served or max(swept["nodes"]) > 1):
             raise ConfigError(f"plan.nic_gbps is missing: the link between nodes of {node.name} is unknown")
-    server = _server(config, settings, measured.links) if served else None
-    device_rates, rate_sources, error = _rates(network, nodes, swept, settings.images_per_s, measured.runs)
+    server = _server(config, settings, links) if served else None
+    device_rates, rate_sources, error = _rates(network, nodes, swept, settings.images_per_s, runs)
     epochs, fed = settings.epochs or config.epochs, settings.input_images_per_s
     buckets = {
         delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
@@ -100,7 +100,7 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
         "epochs": f"{epochs:g} of {images:,} images ({images_source})",
         "device": rate_sources,
         "error": error,
-        "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [measured.sources])]),
+        "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [links_source])]),
         "input": f"{fed:,.0f} images/s per node (given)" if fed else "not modelled (plan.input_images_per_s)",
         "price": "; ".join(dict.fromkeys(node.price for node in nodes)),
         "servers": f"{server.links}; {server.price}" if server else None,
@@ -178,7 +178,7 @@ def _server(config: Config, settings: Plan, links: Dict[str, Link]) -> machines.
 
 
 def _rates(
-    network, nodes: List[machines.Machine], swept: dict, given: Optional[float], runs: list
+    network, nodes: List[machines.Machine], swept: dict, images_per_s: Optional[float], runs: list
 ) -> Tuple[dict, str, str]:
     """Return {(machine, batch, precision): images/s of one device}, their sources, and their error.
 
@@ -186,7 +186,7 @@ def _rates(
     """
     of_device, sources = {}, {}
     for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
-        rate = rates.of_device(network, node.gpu, batch, precision, given, runs)
+        rate = rates.of_device(network, node.gpu, batch, precision, images_per_s, runs)
         of_device[node.name, batch, precision] = rate.images_per_s
         sources[f"{rate.images_per_s:,.1f} images/s, {rate.source}"] = rate.error
     lines = list(sources)[:MOST_RATES] + [f"and {len(sources) - MOST_RATES} more"] * (len(sources) > MOST_RATES)
@@ -266,17 +266,6 @@ def shown(result: Result) -> List[int]:
         best = np.argsort(plans["hours"], kind="stable")
     spread = np.unique(np.linspace(0, len(best) - 1, min(len(best), table.MOST)).astype(int))
     return sorted({*best[spread].tolist(), *result.answer.values()}, key=lambda place: plans["hours"][place])
-
-
-def write(plans: scenarios.Plans, folder: str) -> str:
-    """Write plan.csv into a folder; return its path. Raises ConfigError."""
-    path = os.path.join(folder, "plan.csv")
-    try:
-        os.makedirs(folder, exist_ok=True)
-        table.write_csv(plans, path)
-    except OSError as error:
-        raise ConfigError(f"plan.output={folder}: {error.strerror}") from None
-    return path
 
 
 def as_text(result: Result, path: str) -> str:

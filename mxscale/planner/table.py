@@ -1,11 +1,13 @@
 """Plans as an aligned table, and as CSV."""
 
+import os
 from typing import Callable, Dict, List, Sequence, Tuple
 
 from mxscale.config.backends import MODELLED, SERVERS
 from mxscale.perfmodel.scenarios import Plans
 from mxscale.util import csv_tables, text_table
 from mxscale.util.atomic_files import write_text
+from mxscale.util.errors import ConfigError
 
 # column -> (heading, formatter, whether it is right-aligned)
 COLUMNS: Dict[str, Tuple[str, Callable, bool]] = {
@@ -72,10 +74,16 @@ def sentence(row: Dict) -> str:
     )
 
 
-def write_csv(plans: Plans, path: str) -> None:
-    """Write all plans; the cell of an unknown value is empty. Raises OSError."""
+def write(plans: Plans, folder: str) -> str:
+    """Write all plans into FOLDER/plan.csv, unknown values as empty cells; return its path. Raises ConfigError."""
+    path = os.path.join(folder, "plan.csv")
     rows = ([_plain(value) for value in row] for row in zip(*(plans[name].tolist() for name in ORDER)))
-    write_text(path, csv_tables.text([ORDER, *rows]))
+    try:
+        os.makedirs(folder, exist_ok=True)
+        write_text(path, csv_tables.text([ORDER, *rows]))
+    except OSError as error:
+        raise ConfigError(f"plan.output={folder}: {error.strerror}") from None
+    return path
 
 
 def _plain(value):

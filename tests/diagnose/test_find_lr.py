@@ -84,8 +84,7 @@ def test_all_settings_of_train_apply_to_the_trial():
 def found(losses) -> dict:
     curve = lr_curve.curve(RATES[: len(losses)], losses, half=1)
     settings = FindLr(1e-5, 10, 101)
-    rest = {"steepest_lr": curve.steepest_lr, "tenth_lr": curve.tenth_lr, "scaling": 0.25, "global_batch": 64}
-    return {**curve._asdict(), **rest, "ended": find_lr.why_ended(losses, curve, settings)}
+    return {**curve._asdict(), "scaling": 0.25, "global_batch": 64, "ended": find_lr.why_ended(losses, curve, settings)}
 
 
 def test_the_line_to_paste_is_the_tenth_in_units_of_optimizer_lr():

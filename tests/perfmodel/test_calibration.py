@@ -29,10 +29,10 @@ def finished(runs, ranks: int, rate: float, shards=None, **settings):
 
 def test_run_gives_the_rate_of_its_devices(tmp_path):
     run = finished(tmp_path, 2, 60.0)
-    calibrated = calibration.read([str(run.path)], run.config())
-    rate = rates.measured(layers.network("resnet18_v1b", 32, 5), 32, "float32", calibrated.runs)
+    runs, links, sources = calibration.read([str(run.path)], run.config())
+    rate = rates.measured(layers.network("resnet18_v1b", 32, 5), 32, "float32", runs)
     assert rate.images_per_s == 30 and "on 2 devices, exchange included" in rate.source
-    assert (calibrated.links, calibrated.sources) == ({}, "")
+    assert (links, sources) == ({}, "")
 
 
 def test_measured_link_replaces_those_of_the_tables(tmp_path):
@@ -72,9 +72,9 @@ def allreduce(runs, nodes: int, fit) -> str:
 def test_measured_allreduce_gives_the_link_of_its_place(tmp_path):
     between = allreduce(tmp_path, 2, {"alpha_s": 1e-4, "bytes_per_s": 2.5e8})
     inside = allreduce(tmp_path, 1, {"alpha_s": 0.0, "bytes_per_s": 1e9})
-    own = calibration.read([between, inside], from_dict({}))
-    assert (own.links["nic"], own.links["intra"], own.runs) == (Link(1e-4, 2.5e8), Link(0.0, 1e9), [])
-    assert own.sources == f"link between nodes of {between}; link inside a node of {inside}"
+    runs, links, sources = calibration.read([between, inside], from_dict({}))
+    assert (links["nic"], links["intra"], runs) == (Link(1e-4, 2.5e8), Link(0.0, 1e9), [])
+    assert sources == f"link between nodes of {between}; link inside a node of {inside}"
 
 
 @pytest.mark.parametrize(

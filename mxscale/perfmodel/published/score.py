@@ -42,8 +42,8 @@ def predict(pairs: Pairs, constants: Optional[Constants] = None) -> List[Dict]:
     bases, targets = map(Jobs.of, zip(*pairs, strict=True))
     predicted = jobs.predict(bases, targets, constants or hardware.constants())
     linear = bases.rate / bases.devices * targets.devices  # each device as fast as in the base, for any batch
-    both = zip(pairs, predicted.tolist(), linear.tolist(), strict=True)
-    return [_row(base, point, rate, as_linear) for (base, point), rate, as_linear in both]
+    rows = zip(pairs, predicted.tolist(), linear.tolist(), strict=True)
+    return [_row(base, point, rate, as_linear) for (base, point), rate, as_linear in rows]
 
 
 def _row(base: Point, point: Point, predicted: float, linear: float) -> Dict:
