@@ -54,29 +54,25 @@ def main(run_path: str, attempt: int) -> int:
     try:
         outcome = Trainer(run, config, plan, comm, attempt, heartbeat).train()
         comm.close()
-    except NotFinite as error:
-        outcome = failure(directory.FAILURE, str(error))
     except ConfigError as error:
-        outcome = failure(directory.REFUSED, str(error))
+        outcome = {"state": "refused", "exit": directory.REFUSED, "error": str(error)}
     except Exception as error:
-        traceback.print_exc()
-        text = one_line(error)
-        outcome = failure(directory.FAILURE, text, follows_from_lost_peer(text, str(run)))
+        outcome = failure(error, run)
     ended = RankStatus(rank=comm.rank, attempt=attempt, time_ms=int(time.time() * 1000), stamps=stamps, **outcome)
     run.write_rank_status(ended)
     return ended.exit
 
 
-def failure(status: int, error: str, consequence: bool = False) -> dict:
-    """Return the outcome of a rank that ended with an error; `consequence`: see `follows_from_lost_peer`."""
-    state = "failed" if status == directory.FAILURE else "refused"
-    return {"state": state, "exit": status, "error": error, "consequence": consequence}
-
-
-def one_line(error: BaseException) -> str:
-    """Return the type of an exception and the last line of its message; MXNet's messages start with a stack."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+def failure(error: Exception, run: RunDir) -> dict:
+    """Return the outcome of a rank that failed. MXNet's messages start with a stack: the last line is the reason."""
+    if isinstance(error, NotFinite):
+        text = str(error)
+    else:
+        traceback.print_exc()
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        text = f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+    consequence = follows_from_lost_peer(text, str(run))
+    return {"state": "failed", "exit": directory.FAILURE, "error": text, "consequence": consequence}
 
 
 def redirect_output(path) -> None:
