@@ -47,7 +47,6 @@ class Attempt(NamedTuple):
 
     context: RunContext  # its config includes what the preparation determined
     plan: Optional[Plan]  # None: stopped during set-up
-    stamps: dict  # {"began": seconds since 1970, "compose", "preparation": seconds}
     logs: Logs
 
 
@@ -133,18 +132,16 @@ def pretrained_file(config: Config, run: Optional[RunDir] = None) -> Optional[st
 
 def set_up(context: RunContext) -> Attempt:
     """Do everything that precedes the ranks of an attempt. Raises ConfigError to refuse it."""
-    run, began = context.run, context.resources.started
-    context = begin_attempt(context)
-    logs, composed = Logs(run.path / "ranks"), time.time()
+    run, context = context.run, begin_attempt(context)
+    logs = Logs(run.path / "ranks")
     context, plan = prepared(context)
-    stamps = {"began": began, "compose": composed - began, "preparation": time.time() - composed}
     if plan is None:
-        return Attempt(context, None, stamps, logs)
+        return Attempt(context, None, logs)
     budget.check_prepared(run, context.config.budget, context.attempt)
     run.write_status(run.status().with_attempt(ranks=plan.sizes.ranks))  # rates depend on this number
     for hook in context.hooks:
         hook.before_ranks(context, plan)
-    return Attempt(context, plan, stamps, logs)
+    return Attempt(context, plan, logs)
 
 
 def prepared(context: RunContext) -> Tuple[RunContext, Optional[Plan]]:

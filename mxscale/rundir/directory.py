@@ -94,12 +94,6 @@ class RunDir:
     def alive_file(self) -> Path:
         return self.path / "alive"
 
-    def rank_log(self, rank: int) -> Path:
-        return self.path / "ranks" / f"{rank}.log"
-
-    def rank_images(self, rank: int) -> Path:
-        return self.path / "ranks" / f"{rank}.images"
-
     def rank_alive(self, rank: int) -> Path:
         return self.path / "ranks" / f"{rank}.alive"
 

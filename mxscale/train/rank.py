@@ -18,8 +18,6 @@ import os
 import time
 import traceback
 
-import psutil
-
 from mxscale.data.reader import crash_report
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.heartbeat import Heartbeat, end_with_parent, rank_from_environment
@@ -38,7 +36,6 @@ def main(run_path: str, attempt: int) -> int:
     Returns:
         The exit status of the process.
     """
-    stamps = {"started": psutil.Process().create_time(), "imported": time.time()}
     run = RunDir(run_path)
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # instead of MXNet's handler
     faulthandler.enable()  # a crash in MXNet's or Horovod's C++ code prints the Python stack
@@ -48,9 +45,9 @@ def main(run_path: str, attempt: int) -> int:
     heartbeat = Heartbeat(run, rank_from_environment(), attempt)
     config, plan = run.config(), run.plan()
     comm = open_communicator(config.comm, plan.sizes.ranks)
-    stamps["communicator"] = time.time()
-    redirect_output(run.rank_log(comm.rank))
-    crash_report.open_at(run.rank_images(comm.rank))
+    ranks = run.path / "ranks"
+    redirect_output(ranks / f"{comm.rank}.log")
+    crash_report.open_at(ranks / f"{comm.rank}.images")
     try:
         outcome = Trainer(run, config, plan, comm, attempt, heartbeat).train()
         comm.close()
@@ -58,7 +55,7 @@ def main(run_path: str, attempt: int) -> int:
         outcome = {"state": "refused", "exit": directory.REFUSED, "error": str(error)}
     except Exception as error:
         outcome = failure(error, run)
-    ended = RankStatus(rank=comm.rank, attempt=attempt, time_ms=int(time.time() * 1000), stamps=stamps, **outcome)
+    ended = RankStatus(rank=comm.rank, attempt=attempt, time_ms=int(time.time() * 1000), **outcome)
     run.write_rank_status(ended)
     return ended.exit
 
