@@ -295,7 +295,7 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
     dropped = s.dropped_per_epoch
     rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
     where = f" on {', '.join(host.name for host in plan.hosts)}" if plan.hosts else ""
-    taken = ", ".join(f"{key} {value}" for key, value in plan.input_taken.items())
+    taken = ", ".join(f"{key} {value}" for key, value in plan.input.taken.items())
     backend = config.comm.entry
     not_repeatable = "" if backend.repeats(s.ranks) else f"; {backend.not_repeatable}"
     for_tests = "; on CPU contexts for learning and testing only" if plan.device == "cpu" else ""

@@ -164,9 +164,8 @@ class RunDir:
 
     def requested_config(self) -> Config:
         """Return the configuration to repeat, without the input that came with pretrained weights."""
-        config, change = self.config(repeats=True), self.plan().input
-        changes = change.instead if change else {}
-        return dataclasses.replace(config, data=dataclasses.replace(config.data, **changes))
+        config = self.config(repeats=True)
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, **self.plan().input.instead))
 
     def write_config(self, config: Config) -> None:
         values = to_dict(config)  # without the password of tracking.uri
