@@ -269,8 +269,7 @@ def new_folder(config: Config, kind: str, now: Optional[float] = None) -> Path:
             return path
         except FileExistsError as error:
             if not path.is_dir():
-                where = f"runs={config.runs}: {error.filename} is in the way of the run directory"
-                raise ConfigError(where) from None
+                raise ConfigError(f"runs={config.runs}: {error.filename} is in the way of a run directory") from None
             path = path.with_name(f"{stamp}_{config.name}-{number}")
         except OSError as error:
             raise unwritable(config.runs, error) from None
