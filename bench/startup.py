@@ -2,9 +2,8 @@
 
     python bench/startup.py [--quick]
 
-Parts: compose (imports of the parent and Hydra), preparation (a child: MXNet's import, data, network), start
-(horovodrun, interpreter), imports (of the rank), communicator, ready (data and network of the rank), first step. The
-data are packed beforehand; the very first run packs them in the preparation.
+Parts: set-up (imports of the parent, Hydra, and the preparation, a child), ranks (horovodrun, imports, communicator,
+data and network), first step. The data are packed beforehand; the very first run packs them in the preparation.
 """
 
 import measure
@@ -13,19 +12,12 @@ import measure
 def parts(ranks: int) -> dict:
     """Return the seconds of each part of one start."""
     ended = measure.train(f"launch.ranks={ranks}", "max_steps=1", "log_every=1", "tracking=none", "name=startup")
-    stamps, began = ended["status"]["stamps"], ended["status"]["stamps"]["began"]
-    rank = ended["run"].read("ranks/0.json")["stamps"]
-    lines = list(ended["run"].lines())
-    ready = lines[0]["time_ms"] / 1000
-    stepped = next(line for line in lines if line["step"] == 1)["time_ms"] / 1000
-    prepared = began + stamps["compose"] + stamps["preparation"]
+    run = ended["run"]
+    began, prepared = run.attempts[0].started_ms / 1000, (run.path / "plan.json").stat().st_mtime
+    ready, stepped = (next(line for line in run.lines() if line["step"] == step)["time_ms"] / 1000 for step in (0, 1))
     return {
-        "compose": stamps["compose"],
-        "preparation": stamps["preparation"],
-        "start": rank["started"] - prepared,
-        "imports": rank["imported"] - rank["started"],
-        "communicator": rank["communicator"] - rank["imported"],
-        "ready": ready - rank["communicator"],
+        "set-up": prepared - began,
+        "ranks": ready - prepared,
         "first step": stepped - ready,
         "total": stepped - began,
     }

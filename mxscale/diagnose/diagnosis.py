@@ -104,7 +104,6 @@ class Diagnostics(Measurement):
             cores=placed.cores,
             ranks_here=placed.per_host,
             larger_fits=2 * self._images <= plan.sizes.train_images,
-            exchange_s=statistics.median(self.exchange) if self.exchange else None,
         )
         content = {
             "kind": parts.kind,

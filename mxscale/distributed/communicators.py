@@ -185,8 +185,7 @@ class NodeServers(ParameterServers):
         super().__init__(options, devices)
         self.count = devices // self.size
 
-    def devices(self, kind):
-        return [mx.gpu(number) if kind == "gpu" else mx.cpu(number) for number in range(self.count)]
+    devices = OneProcess.devices
 
 
 def horovod_build() -> dict:

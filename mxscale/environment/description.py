@@ -89,7 +89,7 @@ def gpu_names(mxnet: dict) -> Optional[str]:
 
 def pretrained_tags(plan: Plan) -> dict:
     """Return the tags of the pretrained weights: origin, revision, and the input settings taken from them."""
-    origin, taken = plan.origin, plan.input_taken
+    origin, taken = plan.origin, plan.input.taken
     if not origin:
         return {}
     return {

@@ -41,7 +41,7 @@ def end_attempt(attempt: setup.Attempt, watched: Watched) -> Tuple[Status, Optio
         merged = replace(merged, error=failure.error)
     now = int(time.time() * 1000)
     recorded = run.status().with_attempt(ended_ms=now, error=merged.error)
-    merged = replace(merged, attempts=recorded.attempts, attempt=number, stamps=attempt.stamps)
+    merged = replace(merged, attempts=recorded.attempts, attempt=number)
     run.write_status(merged)
     if ranks or run.summary():  # an attempt that is stopped during set-up costs money as well
         run.write_summary(summary.summarise(run, number))

@@ -43,7 +43,6 @@ class Attempt(NamedTuple):
 
     context: RunContext  # its config includes what the preparation determined
     plan: Optional[Plan]  # None: stopped during set-up
-    stamps: dict  # {"began": seconds since 1970, "compose", "preparation": seconds}
     logs: Logs
 
 
@@ -123,19 +122,17 @@ def pretrained_file(config: Config, run: Optional[RunDir] = None) -> Optional[st
 
 def set_up(context: RunContext) -> Attempt:
     """Do everything that precedes the ranks of an attempt. Raises ConfigError to refuse it."""
-    run, began = context.run, context.resources.started
-    context = begin_attempt(context)
-    logs, composed = Logs(run.path / "ranks"), time.time()
+    run, context = context.run, begin_attempt(context)
+    logs = Logs(run.path / "ranks")
     context = prepared(context)
-    stamps = {"began": began, "compose": composed - began, "preparation": time.time() - composed}
     if context.signals.reason:
-        return Attempt(context, None, stamps, logs)
+        return Attempt(context, None, logs)
     plan = record_environment(run, context.config, run.plan())
     budget.check_prepared(run, context.config.budget, context.attempt)
     run.write_status(run.status().with_attempt(ranks=plan.sizes.ranks))  # rates depend on this number
     for hook in context.hooks:
         hook.before_ranks(context, plan)
-    return Attempt(context, plan, stamps, logs)
+    return Attempt(context, plan, logs)
 
 
 def prepared(context: RunContext) -> RunContext:
@@ -290,7 +287,7 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
     dropped = s.dropped_per_epoch
     rest = f", the last {dropped} images of an epoch's order are dropped" if dropped else ""
     where = f" on {', '.join(host.name for host in plan.hosts)}" if plan.hosts else ""
-    taken = ", ".join(f"{key} {value}" for key, value in plan.input_taken.items())
+    taken = ", ".join(f"{key} {value}" for key, value in plan.input.taken.items())
     backend = config.comm.entry
     not_repeatable = "" if backend.repeats(s.ranks) else f"; {backend.not_repeatable}"
     for_tests = "; on CPU contexts for learning and testing only" if plan.device == "cpu" else ""

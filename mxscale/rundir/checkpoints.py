@@ -36,11 +36,9 @@ def verify(path: Path) -> Dict[str, str]:
 def listed_in(path: Path) -> Dict[str, str]:
     """Return the SHA-256 of each file that MANIFEST lists. Raises ConfigError."""
     try:
-        lines = read_regular(path / MANIFEST, MAX_MANIFEST).decode().splitlines()
+        lines = read_regular(path / MANIFEST, MAX_MANIFEST).decode(errors="replace").splitlines()
     except OSError as error:
         raise ConfigError(f"{path} is no complete checkpoint: {MANIFEST}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is damaged: {MANIFEST} is not text") from None
     except ValueError as error:  # a NUL in the path that best.json names
         raise ConfigError(f"{str(path)!r} is no path of a checkpoint: {error}") from None
     listed = {line[66:]: line[:64] for line in lines}

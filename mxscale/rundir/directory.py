@@ -94,12 +94,6 @@ class RunDir:
     def alive_file(self) -> Path:
         return self.path / "alive"
 
-    def rank_log(self, rank: int) -> Path:
-        return self.path / "ranks" / f"{rank}.log"
-
-    def rank_images(self, rank: int) -> Path:
-        return self.path / "ranks" / f"{rank}.images"
-
     def rank_alive(self, rank: int) -> Path:
         return self.path / "ranks" / f"{rank}.alive"
 
@@ -170,9 +164,8 @@ class RunDir:
 
     def requested_config(self) -> Config:
         """Return the configuration to repeat, without the input that came with pretrained weights."""
-        config, change = self.config(repeats=True), self.plan().input
-        changes = change.instead if change else {}
-        return dataclasses.replace(config, data=dataclasses.replace(config.data, **changes))
+        config = self.config(repeats=True)
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, **self.plan().input.instead))
 
     def write_config(self, config: Config) -> None:
         values = to_dict(config)  # without the password of tracking.uri
@@ -276,8 +269,7 @@ def new_folder(config: Config, kind: str, now: Optional[float] = None) -> Path:
             return path
         except FileExistsError as error:
             if not path.is_dir():
-                where = f"runs={config.runs}: {error.filename} is in the way of the run directory"
-                raise ConfigError(where) from None
+                raise ConfigError(f"runs={config.runs}: {error.filename} is in the way of a run directory") from None
             path = path.with_name(f"{stamp}_{config.name}-{number}")
         except OSError as error:
             raise unwritable(config.runs, error) from None

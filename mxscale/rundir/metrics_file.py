@@ -5,10 +5,12 @@ import os
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, TextIO, Tuple
 
+from mxscale.config import typed
 from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import open_regular
 
 MAX_BYTES, MAX_LINE = 4 << 30, 1 << 20
+LINE = {"attempt": int, "step": int, "time_ms": int, "metrics": Dict[str, Optional[float]]}
 
 
 def lines_from(path: Path, offset: int) -> Iterator[Tuple[Dict[str, Any], int]]:
@@ -80,12 +82,7 @@ def entry(attempt: int, step: int, time_s: float, metrics: Dict[str, Any]) -> st
 def _parsed(line: str) -> Optional[Dict[str, Any]]:
     """Return a line without metrics that are null; None if it is torn or damaged."""
     try:
-        parsed = json.loads(line)
-        whole = [parsed[key] for key in ("attempt", "step", "time_ms")]
-        parsed["metrics"] = {name: value for name, value in parsed["metrics"].items() if value is not None}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        parsed = typed.convert(json.loads(line), LINE, "", record=True)
+    except (ValueError, RecursionError):
         return None
-    valid = all(type(number) is int for number in whole) and all(
-        type(value) in (int, float) for value in parsed["metrics"].values()
-    )
-    return parsed if valid else None
+    return {**parsed, "metrics": {name: value for name, value in parsed["metrics"].items() if value is not None}}

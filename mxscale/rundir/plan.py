@@ -79,13 +79,8 @@ class Plan:
     head: Optional[str] = None  # keep or replace: the classifier of pretrained weights
     graph: Optional[str] = None  # path of the network's symbol file
     origin: Optional[Origin] = None
-    input: Optional[InputChange] = None
+    input: InputChange = field(default_factory=InputChange)
     # recorded by the parent before the ranks start
     pretrained_sha256: Optional[str] = None
     threads: Optional[int] = None  # OMP threads per rank
     weak_signature: Optional[str] = None  # signature that ignores the number of ranks
-
-    @property
-    def input_taken(self) -> Dict[str, Any]:
-        """Return the keys of `data` that the pretrained weights changed, with their new values."""
-        return self.input.taken if self.input else {}

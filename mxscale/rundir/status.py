@@ -32,7 +32,6 @@ class Status:
     step: Optional[int] = None
     params_sha256: Optional[str] = None
     reason: Optional[str] = None  # of a stop, or why a finished training ended before its last step
-    stamps: Dict[str, float] = field(default_factory=dict)  # of the last attempt's set-up
 
     def with_attempt(self, **changes) -> "Status":
         """Return the status with changed fields of the last attempt."""
@@ -53,7 +52,6 @@ class RankStatus:
     reason: Optional[str] = None  # why the training ended before its last step
     consequence: bool = False  # whether the failure of another rank caused the error
     params_sha256: Optional[str] = None
-    stamps: Dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

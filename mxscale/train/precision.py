@@ -5,12 +5,6 @@ from mxnet import autograd
 from mxnet.contrib import amp
 
 
-def prepare(precision: str) -> None:
-    """Initialise AMP, which rewrites MXNet's operators; called before the network is built."""
-    if precision == "amp":
-        amp.init()
-
-
 class Precision:
     """Scales losses, and holds the loss scale that a checkpoint saves."""
 

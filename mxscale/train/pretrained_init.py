@@ -41,7 +41,7 @@ def obtain(run: RunDir, config: Config, plan: Plan) -> Tuple[Config, Plan]:
     plan = replace(plan, graph=str(graph) if graph.exists() else None)
     if network(config.model.name).from_weights and not plan.graph:
         raise ConfigError(f"model.name=symbol: {source} has no graph of a network; set model.name to its network")
-    return replace(config, data=replace(config.data, **plan.input_taken)), plan
+    return replace(config, data=replace(config.data, **plan.input.taken)), plan
 
 
 def _of_path(source: str, file: str, graph) -> Origin:

@@ -18,8 +18,6 @@ import os
 import time
 import traceback
 
-import psutil
-
 from mxscale.data.reader import crash_report
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.heartbeat import Heartbeat, end_with_parent, rank_from_environment
@@ -38,7 +36,6 @@ def main(run_path: str, attempt: int) -> int:
     Returns:
         The exit status of the process.
     """
-    stamps = {"started": psutil.Process().create_time(), "imported": time.time()}
     run = RunDir(run_path)
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # instead of MXNet's handler
     faulthandler.enable()  # a crash in MXNet's or Horovod's C++ code prints the Python stack
@@ -48,35 +45,31 @@ def main(run_path: str, attempt: int) -> int:
     heartbeat = Heartbeat(run, rank_from_environment(), attempt)
     config, plan = run.config(), run.plan()
     comm = open_communicator(config.comm, plan.sizes.ranks)
-    stamps["communicator"] = time.time()
-    redirect_output(run.rank_log(comm.rank))
-    crash_report.open_at(run.rank_images(comm.rank))
+    ranks = run.path / "ranks"
+    redirect_output(ranks / f"{comm.rank}.log")
+    crash_report.open_at(ranks / f"{comm.rank}.images")
     try:
         outcome = Trainer(run, config, plan, comm, attempt, heartbeat).train()
         comm.close()
-    except NotFinite as error:
-        outcome = failure(directory.FAILURE, str(error))
     except ConfigError as error:
-        outcome = failure(directory.REFUSED, str(error))
+        outcome = {"state": "refused", "exit": directory.REFUSED, "error": str(error)}
     except Exception as error:
-        traceback.print_exc()
-        text = one_line(error)
-        outcome = failure(directory.FAILURE, text, follows_from_lost_peer(text, str(run)))
-    ended = RankStatus(rank=comm.rank, attempt=attempt, time_ms=int(time.time() * 1000), stamps=stamps, **outcome)
+        outcome = failure(error, run)
+    ended = RankStatus(rank=comm.rank, attempt=attempt, time_ms=int(time.time() * 1000), **outcome)
     run.write_rank_status(ended)
     return ended.exit
 
 
-def failure(status: int, error: str, consequence: bool = False) -> dict:
-    """Return the outcome of a rank that ended with an error; `consequence`: see `follows_from_lost_peer`."""
-    state = "failed" if status == directory.FAILURE else "refused"
-    return {"state": state, "exit": status, "error": error, "consequence": consequence}
-
-
-def one_line(error: BaseException) -> str:
-    """Return the type of an exception and the last line of its message; MXNet's messages start with a stack."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+def failure(error: Exception, run: RunDir) -> dict:
+    """Return the outcome of a rank that failed. MXNet's messages start with a stack: the last line is the reason."""
+    if isinstance(error, NotFinite):
+        text = str(error)
+    else:
+        traceback.print_exc()
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        text = f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
+    consequence = follows_from_lost_peer(text, str(run))
+    return {"state": "failed", "exit": directory.FAILURE, "error": text, "consequence": consequence}
 
 
 def redirect_output(path) -> None:

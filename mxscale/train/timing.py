@@ -32,11 +32,10 @@ class ThroughputTimer:
 
     def restart(self) -> None:
         """Start a new interval now; the time since the last one (validation, a checkpoint) is excluded."""
-        now = Future()
-        now.set_result(time.perf_counter())
-        self._begin(now)
+        now = time.perf_counter()
+        self._begin(lambda: now)
 
-    def _begin(self, at: Future) -> None:
+    def _begin(self, at: Callable[[], float]) -> None:
         self.began, self.images, self.waited_s = at, 0, 0.0
 
     def lap(self) -> Callable[[], np.ndarray]:
@@ -48,10 +47,10 @@ class ThroughputTimer:
         """
         began, ended, images, waited_s = self.began, Future(), self.images, self.waited_s
         self._in_flight.put(ended)
-        self._begin(ended)
+        self._begin(ended.result)
 
         def figures() -> np.ndarray:
-            seconds = ended.result() - began.result()
+            seconds = ended.result() - began()
             return np.array([images, seconds, min(waited_s, seconds)])
 
         return figures

@@ -8,6 +8,7 @@ import math
 from typing import List, Optional, Tuple
 
 from mxnet import autograd
+from mxnet.contrib import amp
 
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
@@ -17,7 +18,7 @@ from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
-from mxscale.train import builders, precision
+from mxscale.train import builders
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
 from mxscale.train.evaluation import Evaluator
 from mxscale.train.metrics import Accumulator, MetricsLog
@@ -25,6 +26,7 @@ from mxscale.train.optim.averaging import average_of
 from mxscale.train.optim.mixing import Mixing
 from mxscale.train.optim.optimizer import advance, clip_norm, make_trainer
 from mxscale.train.optim.schedule import learning_rate
+from mxscale.train.precision import Precision
 from mxscale.train.shard_statistics import ShardStatistics
 from mxscale.train.timing import StepMonitor
 
@@ -51,7 +53,8 @@ class Trainer:
         batches = builders.training_data(config, plan, shards, devices)
 
         # Network: the same values on every rank and device
-        precision.prepare(config.precision)
+        if config.precision == "amp":
+            amp.init()  # it changes MXNet's operators
         self.net = builders.network(config, plan, devices)
         self.forward = builders.with_input(self.net, config.data, config.precision)
         parameters = weights.parameters(self.net)
@@ -70,7 +73,7 @@ class Trainer:
         self.mix = Mixing(config, sizes.steps_per_epoch)
         self.objective = builders.objective(config, plan, devices)
         self.optimizer = make_trainer(self.trained, config.optimizer, multi_precision=config.precision == "float16")
-        self.precision = precision.Precision(config.precision, self.optimizer)
+        self.precision = Precision(config.precision, self.optimizer)
         self.lr = learning_rate(config, sizes)
 
         # Gradient exchange; grads: of each device, in buckets

@@ -295,7 +295,7 @@ def test_attempt_stopped_during_set_up_is_billed(tmp_path, monkeypatch):
     run.write_status(run.status().with_attempt(ranks=None))
     run.write_summary(Summary())
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 40)
-    outcome.end_attempt(setup.Attempt(context(run, 2), None, {}, Logs(run.path / "ranks")), Watched("SIGINT", None))
+    outcome.end_attempt(setup.Attempt(context(run, 2), None, Logs(run.path / "ranks")), Watched("SIGINT", None))
     metrics = run.read("summary.json")["metrics"]
     assert (metrics["time/wall_s"], metrics["throughput/median"]) == (30, 100)
     assert metrics["cost/total_usd"] == pytest.approx(1.20)  # each start is billed as 60 s at least

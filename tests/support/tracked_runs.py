@@ -48,7 +48,7 @@ def end(run, state="FINISHED"):
     run.write("summary.json", {"metrics": {"best/val_top1": 97.5, "cost/total_usd": None}})
     attempts = [{"attempt": 1, "started_ms": T0, "ended_ms": T0 + 60_000}]
     run.write("status.json", {"state": state, "attempts": attempts})
-    run.rank_log(0).write_text("hello\n")
+    (run.path / "ranks" / "0.log").write_text("hello\n")
     (run.checkpoints / "000000010").mkdir(parents=True, exist_ok=True)
     (run.checkpoints / "000000010" / "params").write_text("large")
 

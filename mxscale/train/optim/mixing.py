@@ -6,7 +6,7 @@ of (seed, step, shard, micro-batch), so that neither a resume nor the number of 
 """
 
 import math
-from typing import NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 from mxnet import nd
@@ -76,16 +76,10 @@ def paste(images: nd.NDArray, share: float, centre: np.ndarray) -> float:
     Returns:
         The share that stays after the box was clipped to the image.
     """
-    height, width = images.shape[2:]
-    (top, bottom), (left, right) = (
-        clipped(int(at * side), int(side * math.sqrt(1 - share)), side) for at, side in zip(centre, (height, width))
-    )
+    sides = np.array(images.shape[2:])
+    middle, half = (centre * sides).astype(int), (sides * math.sqrt(1 - share)).astype(int) // 2
+    (top, left), (bottom, right) = np.maximum(middle - half, 0).tolist(), np.minimum(middle + half, sides).tolist()
     area = (bottom - top) * (right - left)
     if area:  # MXNet has no empty arrays
         images[:, :, top:bottom, left:right] = nd.flip(images[:, :, top:bottom, left:right], axis=0)
-    return 1 - area / (height * width)
-
-
-def clipped(centre: int, length: int, limit: int) -> Tuple[int, int]:
-    """Return the first and last (exclusive) pixel of an interval within 0 to `limit`."""
-    return max(0, centre - length // 2), min(limit, centre + length // 2)
+    return 1 - area / math.prod(images.shape[2:])
