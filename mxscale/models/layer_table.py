@@ -9,7 +9,7 @@ import numpy as np
 
 from mxscale.config.networks import NAMES, network
 from mxscale.models import zoo
-from mxscale.models.graph import Node, nodes_of
+from mxscale.models.symbol import Node, nodes_of
 from mxscale.models.weights import parameters, trained_in_forward_order
 from mxscale.util import csv_tables, text_table
 from mxscale.util.atomic_files import write_text

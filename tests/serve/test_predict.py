@@ -17,7 +17,7 @@ from mxscale.config.schema import from_dict
 from mxscale.config.verbs.models import Predict
 from mxscale.data.central_crop import CentralCrop
 from mxscale.serve import predict, trained_models
-from mxscale.serve.prediction_files import most_likely
+from mxscale.serve.predict import most_likely
 from mxscale.serve.predictor import Predictor, preprocessing
 
 
