@@ -89,7 +89,9 @@ def load(path: str, name: str, source: Optional[str] = None) -> Dict[str, np.nda
     used = {n: tensor for n, tensor in tensors.items() if n.rpartition(".")[2] != UNUSED}
     table = _table(entry, used)
     if set(used) != set(table):
-        raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(used, entry)}")
+        others = [other.name for other in TORCH_NETWORKS if set(used) == set(_table(other, used))]
+        problem = f"these are weights of another network; use model={others[0]}" if others else differences(table, used)
+        raise ConfigError(f"model.pretrained={source} does not fit {name}: {problem}")
     integers = [n for n in table if used[n].dtype.kind != "f"]
     if integers:
         raise ConfigError(f"model.pretrained={source}: not of a floating-point type: {first_of(integers)}")
@@ -119,13 +121,6 @@ def _table(entry: Network, known: Collection[str]) -> Dict[str, str]:
     head = {n for n, structural in table.items() if structural.startswith("output.")}
     left_out = set() if head.intersection(known) else head
     return {n: structural for n, structural in table.items() if n not in left_out}
-
-
-def _misfits(known: Collection[str], entry: Network) -> str:
-    for other in TORCH_NETWORKS:
-        if set(known) == set(_table(other, known)):
-            return f"these are weights of another network; use model={other.name}"
-    return differences(_table(entry, known), known)
 
 
 def to_torch(entry: Network, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 from contextlib import suppress
 from pathlib import Path
-from typing import List, Tuple
+from typing import List, Optional, Tuple
 
 import huggingface_hub
 import mxnet as mx
@@ -89,14 +89,15 @@ def hub(reference: str) -> Tuple[List[str], str]:
         ConfigError: The reference is invalid, or the files cannot be fetched or are damaged.
     """
     source = f"model.pretrained=hf:{reference}"
-    model, at, revision = reference.partition("@")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", model) or (at and not revision):
+    named = re.fullmatch(r"([\w.-]+/[\w.-]+)(?:@(.+))?", reference)
+    if not named:
         raise ConfigError(f"{source}: expected hf:OWNER/MODEL or hf:OWNER/MODEL@REVISION")
+    model, revision = named.groups()
     try:
-        size = huggingface_hub.hf_hub_download(model, WEIGHTS, revision=revision or None, dry_run=True).file_size
+        size = huggingface_hub.hf_hub_download(model, WEIGHTS, revision=revision, dry_run=True).file_size
         if size > MAX_BYTES:
             raise ConfigError(f"{WEIGHTS} has {size / 1e9:.1f} GB; expected at most {MAX_BYTES / 1e9:.1f} GB")
-        path = Path(huggingface_hub.hf_hub_download(model, WEIGHTS, revision=revision or None))
+        path = Path(huggingface_hub.hf_hub_download(model, WEIGHTS, revision=revision))
         commit = path.parent.name  # .../snapshots/<commit>/model.safetensors
         files = [str(path)]
         with suppress(errors.EntryNotFoundError):
@@ -109,7 +110,7 @@ def hub(reference: str) -> Tuple[List[str], str]:
     return files, commit
 
 
-def _reason(error: Exception, revision: str) -> str:
+def _reason(error: Exception, revision: Optional[str]) -> str:
     """Return a one-line reason; the library's own messages are long."""
     address, cache = redact_address(constants.ENDPOINT), constants.HF_HUB_CACHE
     why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{address} does not answer"

@@ -121,8 +121,14 @@ def analyse(graph: dict, known: Optional[Set[str]] = None, input: Optional[str] 
     head, after = _find_head(nodes, graph["heads"])
     features = nodes[head].inputs[0]
     reached = ancestors(nodes, [features[0]])
-    roles = _roles(nodes, reached)
+    roles = {
+        nodes[variable].name: role
+        for i in sorted(reached)
+        for role, (variable, _) in zip(ROLES.get(nodes[i].op, ()), nodes[i].inputs[1:])
+        if nodes[variable].op == "null"
+    }
     variables = [nodes[i].name for i in sorted(reached) if nodes[i].op == "null"]
+    norms = [nodes[i] for i in reached if nodes[i].op in NORMS]
     if input is None:
         inputs = [name for name in variables if name not in roles and name not in known]
         if len(inputs) != 1:
@@ -134,11 +140,7 @@ def analyse(graph: dict, known: Optional[Set[str]] = None, input: Optional[str] 
         features=mx.sym.load_json(json.dumps({**graph, "heads": [[*features, 0]]})),
         input=input,
         names=_structural_names({name: roles.get(name, "weight") for name in variables if name != input}),
-        fixed={
-            nodes[nodes[i].inputs[1][0]].name
-            for i in reached
-            if nodes[i].op in NORMS and nodes[i].on("fix_gamma", True)
-        },
+        fixed={nodes[node.inputs[1][0]].name for node in norms if node.on("fix_gamma", True)},
         head=nodes[head],
         after=[nodes[i] for i in after],
         head_variables=[nodes[i].name for i, _ in nodes[head].inputs[1:]],
@@ -183,15 +185,6 @@ def ancestors(nodes: List[Node], ends: List[int]) -> Set[int]:
         if i in reached:
             reached.update(source for source, _ in nodes[i].inputs)
     return reached
-
-
-def _roles(nodes: List[Node], reached: Set[int]) -> Dict[str, str]:
-    return {
-        nodes[variable].name: role
-        for i in sorted(reached)
-        for role, (variable, _) in zip(ROLES.get(nodes[i].op, ()), nodes[i].inputs[1:])
-        if nodes[variable].op == "null"
-    }
 
 
 def _structural_names(roles: Dict[str, str]) -> Dict[str, str]:
@@ -307,10 +300,6 @@ def build(saved, classes: int) -> SymbolNetwork:
 
 def read(prefix: str, source: str) -> Tuple[dict, Dict[str, mx.nd.NDArray], Network, List[str]]:
     """Read the two files of `prefix` or `prefix@epoch`.
-
-    Args:
-        prefix: Path without `-symbol.json`.
-        source: model.pretrained as the user wrote it, for messages.
 
     Returns:
         The input of `build`, the arrays by structural name, the network, and the paths of the files.

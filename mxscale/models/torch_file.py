@@ -112,7 +112,8 @@ class _View(NamedTuple):
         key, kind, size = self.storage
         dtype = np.dtype(kind)
         numbers = (self.offset, size, *self.shape, *self.strides)
-        if len(self.shape) > MAX_AXES or len(self.shape) != len(self.strides) or not _are_counts(numbers):
+        are_counts = all(type(n) is int and 0 <= n < MAX_SIZE for n in numbers)
+        if len(self.shape) > MAX_AXES or len(self.shape) != len(self.strides) or not are_counts:
             raise Refused(f"is corrupt: a tensor of shape {self.shape}, strides {self.strides}")
         data = storages.get(key, b"")
         if len(data) != size * dtype.itemsize:
@@ -130,20 +131,12 @@ class _View(NamedTuple):
         return np.left_shift(view, 16, dtype="<u4", order="C").view("<f4") if kind == BFLOAT16 else view
 
 
-def _are_counts(numbers) -> bool:
-    return all(type(n) is int and 0 <= n < MAX_SIZE for n in numbers)
-
-
 def _rebuild_tensor(storage, offset, shape, strides, *_) -> _View:  # what follows: gradients, hooks
-    if not isinstance(storage, _Storage):
-        raise Refused("is corrupt: a tensor without a storage")
     return _View(storage, offset, tuple(shape), tuple(strides))
 
 
-def _rebuild_parameter(data, *_) -> _View:
-    if not isinstance(data, _View):
-        raise Refused("is corrupt: a parameter without a tensor")
-    return data
+def _rebuild_parameter(tensor, *_):
+    return tensor
 
 
 ALLOWED = {

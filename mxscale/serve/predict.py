@@ -18,8 +18,8 @@ from mxscale.data.sources import images_in
 from mxscale.launcher.progress import echo
 from mxscale.rendering import page
 from mxscale.rundir.directory import DONE, FAILURE
-from mxscale.serve import trained_models
-from mxscale.serve.predictor import Predicted, Predictor, preprocessing
+from mxscale.serve import export
+from mxscale.serve.predictor import Predicted, Predictor
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError
 
@@ -32,14 +32,14 @@ def main(config: Config, request: Predict) -> int:
     if request.sheet:
         page.check_installed("mxscale predict sheet=FILE")
     images = list(dict.fromkeys(image for name in request.images for image in images_of(os.path.expanduser(name))))
-    predictor = Predictor(trained_models.exported(request.source, config))
+    predictor = Predictor(export.exported(request.source, config))
     card, bad = predictor.card, 0
     with ExitStack() as stack:
         files = [(kind, path) for kind, path in ((Csv, request.output), (Sheet, request.sheet)) if path]
         writers = [stack.enter_context(writing(*file, card.class_names, request.top)) for file in files]
         if request.output is None:
             writers.append(Lines(sys.stdout, card.class_names, request.top))
-        for batch in predictor.predict(images, preprocessing(card).of_file):
+        for batch in predictor.predict(images, predictor.crop.of_file):
             for writer in writers:
                 writer.write(batch)
             bad += sum(reason is not None for reason in batch.reasons)

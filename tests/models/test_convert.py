@@ -21,8 +21,8 @@ COUNTS = ".num_batches_tracked"
 def network(layers, arrays):
     net = zoo.build(f"resnet{layers}_v1b", len(arrays["output.weight"]))
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
-    weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, "x", "keep")
     zoo.finish(net, (1, 3, 64, 64), mx.cpu())
+    weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, "x", "keep")
     return net
 
 

@@ -43,8 +43,8 @@ def ours(path, layers, dtype="float32"):
     net.cast(dtype)
     zoo.initialise(net, 0, CPU, zero_gamma=False)
     arrays = convert.load(str(path), f"resnet{layers}_v1b")
-    weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, str(path), "keep")
     zoo.finish(net, (1, 3, 64, 64), CPU)
+    weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, str(path), "keep")
     return net
 
 
