@@ -28,6 +28,7 @@ from mxscale.util.errors import ConfigError, nearest
 
 ALL = "all"  # the images of a set without splits
 SPLITS = ("test", "val", "train", ALL)  # the first that a set has is the default
+PLACES = ("root", "train", "val", "test", "cache")  # settings of data that do not change the images
 WORST = 60  # errors that a page shows
 
 
@@ -47,7 +48,7 @@ def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
     """Evaluate, write the report, record it in the run of the model. Raises ConfigError.
 
     Args:
-        typed: The keys on the command line. `data` names another set than that of the run.
+        typed: The keys on the command line. `data` names another set; PLACES alone say where that of the run is.
     """
     page.check_installed("mxscale evaluate")
     run, another_set = trained_models.find_run(request.source, config), not {"data", "data.kind"}.isdisjoint(typed)
@@ -57,7 +58,7 @@ def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
     recorded = trained_on and config.tracking.enabled and trained_models.mlflow_id(run)
     store = history.Store(config, "evaluate", run) if recorded else None
     run_id = store and store.id_of(run)  # before the work, as the folder: without them it would be lost
-    images = trained_on and of_run(run, typed, request.split)
+    images = trained_on and of_run(run, config.data, typed, request.split)
     exported = export.exported(run or request.source, config)
     images = images or labelled(config, exported.card, request.split)
     name = f"evaluation/{images.name}"  # folder of the files in the run, and prefix of the metrics in MLflow
@@ -70,8 +71,11 @@ def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
         store.log_metrics(run_id, {f"{name}/{metric}": value for metric, value in evaluated.tally.metrics().items()})
 
 
-def of_run(run: RunDir, typed: Collection[str], split: Optional[str]) -> Images:
+def of_run(run: RunDir, settings: Data, typed: Collection[str], split: Optional[str]) -> Images:
     """Return a split of the data that a run was trained with; they are packed again if the packed ones are gone.
+
+    Args:
+        settings: Those of data, of which the `typed` ones of PLACES replace the run's.
 
     Raises:
         ConfigError: The images have changed (another split could hold images that the run was trained on), or a typed
@@ -80,11 +84,12 @@ def of_run(run: RunDir, typed: Collection[str], split: Optional[str]) -> Images:
     plan = run.plan()
     if plan.data_dir is None:
         raise ConfigError(f"{run}: its images were generated; name others with data=NAME")
-    for key in typed:
-        if key.startswith("data."):
-            raise ConfigError(f"{key}: {run} is evaluated with its own settings; omit it, or add data=NAME")
-    data = run.config().data
-    packed = manifests.intact(plan.data_dir) or pack.prepare(data)
+    places = sorted(key.partition(".")[2] for key in typed if key.startswith("data."))
+    for name in places:
+        if name not in PLACES:
+            raise ConfigError(f"data.{name}: {run} is evaluated with its own settings; omit it, or add data=NAME")
+    data = dataclasses.replace(run.config().data, **{name: getattr(settings, name) for name in places})
+    packed = (None if set(places) - {"cache"} else manifests.intact(plan.data_dir)) or pack.prepare(data)
     if plan.data_digest not in (None, packed["digest"]):
         raise ConfigError(f"{run}: its images have changed since the training; name others with data=NAME")
     chosen = _chosen(split, list(plan.splits), str(run))
