@@ -69,10 +69,9 @@ def load(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[
 
 
 def read(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[str, np.ndarray]:
-    """Return name -> array, from MXNet's .params container of any version.
+    """Return name without `arg:` and `aux:` -> array, from MXNet's .params container of any version.
 
     Args:
-        path: The file. The prefixes `arg:` and `aux:` of its names are dropped.
         key: The setting that names the file, for messages.
         at_most: Bytes of the file.
 

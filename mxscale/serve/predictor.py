@@ -48,8 +48,7 @@ def _session(exported: Exported, options: onnxruntime.SessionOptions) -> onnxrun
 class Predictor:
     """Each thread decodes some images and evaluates them on one core, so that no core waits for another."""
 
-    def __init__(self, exported: Exported, threads: Optional[int] = None):
-        """`threads` None: the cores that this process may use."""
+    def __init__(self, exported: Exported, threads: Optional[int] = None):  # None: the cores that it may use
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # its errors are raised as well
