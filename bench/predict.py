@@ -25,8 +25,8 @@ from mxscale.config.networks import NAMES, network
 from mxscale.environment.container_limits import available_cores
 from mxscale.models import weights, zoo
 from mxscale.models.model_card import ModelCard
-from mxscale.serve import export, onnx_graph
-from mxscale.serve.predictor import BATCH, Predictor, preprocessing
+from mxscale.serve import export
+from mxscale.serve.predictor import BATCH, Predictor
 from mxscale.serve.trained_models import Exported, Network
 
 SIDE, RESIZE, CLASSES = 224, 256, 1000
@@ -47,7 +47,7 @@ def random_network(name: str, side: int) -> Network:
 
 
 def exported(trained: Network) -> Exported:
-    return Exported(onnx_graph.of_network(*trained).SerializeToString(), trained.card)
+    return Exported(export.of_network(*trained).SerializeToString(), trained.card)
 
 
 def differences(names) -> dict:
@@ -66,10 +66,9 @@ class Rates:
     def __init__(self, name: str, files, count: int):
         self.files, self.count, self.threads = files, count, available_cores()
         self.predictor = Predictor(exported(random_network(name, SIDE)), self.threads)
-        self.crop = preprocessing(self.predictor.card)
 
     def pixels(self, path) -> np.ndarray:
-        return self.crop.of_file(path)
+        return self.predictor.crop.of_file(path)
 
     def _each(self, function, items) -> float:
         start = time.perf_counter()

@@ -33,7 +33,7 @@ class Network:
     side: int = 224  # height and width of images in pretraining and in the table of layers, in pixels
     classes: int = 1000  # in the table of layers
     from_weights: bool = False  # its graph comes with pretrained weights (model.pretrained=symbol:PREFIX)
-    # "module:function" of **arguments that returns PyTorch's name -> structural name of each tensor, in its order;
+    # "module:function" of **arguments that returns PyTorch's name of each tensor, in the order of the forward pass;
     # None: PyTorch's weights do not fit
     torch_names: Optional[str] = None
     rotated: bool = False  # its kernels are PyTorch's, rotated by 180 degrees (models/networks.py)

@@ -9,20 +9,19 @@ import json
 import re
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Collection, Dict, Optional
+from typing import Collection, Dict, List, Optional
 
 import numpy as np
 
 from mxscale.config.networks import NETWORKS, Network, network
-from mxscale.models import torch_file
+from mxscale.models import torch_file, zoo
 from mxscale.models.model_card import check_input
-from mxscale.models.networks import SCALES, SPECIFICATION, STAGES, BottleneckV1b, stages
+from mxscale.models.networks import SCALES, SPECIFICATION, BottleneckV1b, stages
 from mxscale.models.weights import differences, first_of
 from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import open_regular
 
 SETTINGS = "config.json"  # beside weights of timm
-BATCH_NORM = {"weight": "gamma", "bias": "beta", "running_mean": "running_mean", "running_var": "running_var"}
 # Number of batches behind a running statistic; PyTorch uses it only if momentum is None.
 UNUSED = "num_batches_tracked"
 TORCH_NETWORKS = [entry for entry in NETWORKS.values() if entry.torch_names]
@@ -34,47 +33,39 @@ ARCHITECTURES = r"(tv_|gluon_|ssl_|swsl_)?resnet(18|34|50|101|152)(_v1b)?"
 
 
 def names(entry: Network) -> Dict[str, str]:
-    """Return PyTorch's name -> structural name for each tensor of one of TORCH_NETWORKS, in PyTorch's order."""
-    return resolve_name(entry.torch_names)(**entry.arguments)
+    """Return PyTorch's name -> structural name for each tensor of one of TORCH_NETWORKS, in the order of both."""
+    structural = zoo.build(entry.name, entry.classes)._collect_params_with_prefix()
+    return dict(zip(resolve_name(entry.torch_names)(**entry.arguments), structural, strict=True))
 
 
-def resnet_names(layers: int) -> Dict[str, str]:
-    """Return the `names` of a ResNet v1b."""
+def resnet_names(layers: int) -> List[str]:
+    """Return PyTorch's names of the tensors of a ResNet v1b."""
     block, blocks, _ = SPECIFICATION[layers]
-    convolutions = 3 if block is BottleneckV1b else 2
-    table = _pair("conv1", "bn1", "features", 0)
+    convolutions, tensors = 3 if block is BottleneckV1b else 2, _pair("conv1", "bn1")
     for stage, count in enumerate(blocks, 1):
         for index in range(count):
-            torch_name, structural = f"layer{stage}.{index}", f"features.{stage + 3}.{index}"
-            for k in range(convolutions):  # `body` repeats convolution, normalisation, ReLU
-                pair = f"{torch_name}.conv{k + 1}", f"{torch_name}.bn{k + 1}"
-                table.update(_pair(*pair, f"{structural}.body", 3 * k))
+            parent = f"layer{stage}.{index}"
+            for k in range(1, convolutions + 1):
+                tensors += _pair(f"{parent}.conv{k}", f"{parent}.bn{k}")
             if index == 0 and (stage > 1 or convolutions == 3):  # the number of channels changes
-                pair = f"{torch_name}.downsample.0", f"{torch_name}.downsample.1"
-                table.update(_pair(*pair, f"{structural}.downsample", 0))
-    return {**table, "fc.weight": "output.weight", "fc.bias": "output.bias"}
+                tensors += _pair(f"{parent}.downsample.0", f"{parent}.downsample.1")
+    return [*tensors, "fc.weight", "fc.bias"]
 
 
-def efficientnet_lite_names(number: int) -> Dict[str, str]:
-    """Return the `names` of EfficientNet-Lite `number`: those of github.com/lukemelas/EfficientNet-PyTorch."""
-    table, index = _pair("_conv_stem", "_bn0", "features", 1), 0
-    first = 4  # position of the first stage in the features
-    for position, stage in enumerate(stages(SCALES[number]), first):
-        for block in range(stage.blocks):
-            expand = [("_expand_conv", "_bn0")] * (stage.expansion > 1)
-            pairs = [*expand, ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")]
-            for k, names_of_pair in enumerate(pairs):  # `body` repeats convolution, normalisation, ReLU6
-                pair = (f"_blocks.{index}.{name}" for name in names_of_pair)
-                table.update(_pair(*pair, f"features.{position}.{block}.body", 3 * k))
-            index += 1
-    table.update(_pair("_conv_head", "_bn1", "features", first + len(STAGES)))
-    return {**table, "_fc.weight": "output.weight", "_fc.bias": "output.bias"}
+def efficientnet_lite_names(number: int) -> List[str]:
+    """Return the names of the tensors of EfficientNet-Lite `number` in github.com/lukemelas/EfficientNet-PyTorch."""
+    tensors = _pair("_conv_stem", "_bn0")
+    blocks = [stage for stage in stages(SCALES[number]) for _ in range(stage.blocks)]
+    for index, stage in enumerate(blocks):
+        expand = [("_expand_conv", "_bn0")] * (stage.expansion > 1)
+        for convolution, norm in (*expand, ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")):
+            tensors += _pair(f"_blocks.{index}.{convolution}", f"_blocks.{index}.{norm}")
+    return [*tensors, *_pair("_conv_head", "_bn1"), "_fc.weight", "_fc.bias"]
 
 
-def _pair(convolution: str, norm: str, parent: str, index: int) -> Dict[str, str]:
-    """Return the names of a convolution, which is child `index` of `parent`, and of the normalisation after it."""
-    norms = {f"{norm}.{a}": f"{parent}.{index + 1}.{b}" for a, b in BATCH_NORM.items()}
-    return {f"{convolution}.weight": f"{parent}.{index}.weight", **norms}
+def _pair(convolution: str, norm: str) -> List[str]:
+    """Return the names of the tensors of a convolution and of the normalisation after it."""
+    return [f"{convolution}.weight", *(f"{norm}.{name}" for name in ("weight", "bias", "running_mean", "running_var"))]
 
 
 def load(path: str, name: str, source: Optional[str] = None) -> Dict[str, np.ndarray]:
@@ -98,7 +89,9 @@ def load(path: str, name: str, source: Optional[str] = None) -> Dict[str, np.nda
     used = {n: tensor for n, tensor in tensors.items() if n.rpartition(".")[2] != UNUSED}
     table = _table(entry, used)
     if set(used) != set(table):
-        raise ConfigError(f"model.pretrained={source} does not fit {name}: {_misfits(used, entry)}")
+        others = [other.name for other in TORCH_NETWORKS if set(used) == set(_table(other, used))]
+        problem = f"these are weights of another network; use model={others[0]}" if others else differences(table, used)
+        raise ConfigError(f"model.pretrained={source} does not fit {name}: {problem}")
     integers = [n for n in table if used[n].dtype.kind != "f"]
     if integers:
         raise ConfigError(f"model.pretrained={source}: not of a floating-point type: {first_of(integers)}")
@@ -128,13 +121,6 @@ def _table(entry: Network, known: Collection[str]) -> Dict[str, str]:
     head = {n for n, structural in table.items() if structural.startswith("output.")}
     left_out = set() if head.intersection(known) else head
     return {n: structural for n, structural in table.items() if n not in left_out}
-
-
-def _misfits(known: Collection[str], entry: Network) -> str:
-    for other in TORCH_NETWORKS:
-        if set(known) == set(_table(other, known)):
-            return f"these are weights of another network; use model={other.name}"
-    return differences(_table(entry, known), known)
 
 
 def to_torch(entry: Network, arrays: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:

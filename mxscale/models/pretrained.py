@@ -1,7 +1,7 @@
 """Conversion of `model.pretrained` to one file with structural names, during preparation.
 
-A run directory or a `.params` file is read in place. `LOADERS` convert every other source to a file in the
-run's directory. Ranks and resumed runs then need neither the source nor network access.
+A run directory or a `.params` file is read in place. Every other source is converted to a file in the run's directory.
+Ranks and resumed runs then need neither the source nor network access.
 """
 
 import contextlib
@@ -30,25 +30,50 @@ class Loaded(NamedTuple):
     class_names: Optional[List[str]] = None  # as `mxscale export` writes them
 
 
-# Each loader takes the source without its prefix, the network's name, and the source as the user wrote it.
+# Kinds of sources that are converted to a file in the run's directory
+CONVERTED = ("imagenet", "symbol", "torch", "hf", "zoo")
 
 
-def _zoo(rest: str, name: str, source: str) -> Loaded:
-    raise ConfigError(f"model.pretrained=zoo was removed: name its file, $HOME/.mxnet/models/{name}-HASH.params")
+def load(source: str, name: str) -> Loaded:
+    """Return the weights that `source` names, for the network `name`. Raises ConfigError."""
+    kind, rest = origin_of(source)
+    if kind not in CONVERTED:
+        return Loaded(weights.load(source), [source])
+    if kind == "symbol":
+        return _symbol(rest, source)
+    network(name)  # refuse an unknown name before fetching
+    if kind == "zoo":
+        raise ConfigError(f"{source} was removed: name its file, $HOME/.mxnet/models/{name}-HASH.params")
+    files, revision = [rest], None
+    if kind in ("imagenet", "hf"):
+        from mxscale.models import downloads
+
+        files, revision = ([downloads.imagenet(name)], None) if kind == "imagenet" else downloads.hub(rest)
+    return _torch(files[0], name, source)._replace(files=files, revision=revision)
 
 
-def _symbol(rest: str, name: str, source: str) -> Loaded:
-    saved, arrays, network, files = symbol.read(rest, source)
+def _symbol(prefix: str, source: str) -> Loaded:
+    saved, arrays, network, files = symbol.read(prefix, source)
     # A network that starts with a normalisation was trained on plain pixels, at 224 pixels if published
     # (example/image-classification/test_score.py of MXNet: rgb_mean='0,0,0')
     taken = {"image_size": 224, "mean": [0.0] * 3, "std": [1.0] * 3} if network.raw_input else None
     loaded = Loaded(arrays, files, taken, graph=saved)
-    values = None
+    card = None
     with contextlib.suppress(OSError, ValueError, RecursionError):  # of another program
-        values = json.loads(read_regular(f"{symbol.split_epoch(rest)[0]}.json", symbol.MAX_BYTES))
-    if isinstance(values, dict) and "class_names" in values and "params_sha256" in values:
-        return _of_export(loaded, model_card.from_values(values, source))
+        card = json.loads(read_regular(f"{symbol.split_epoch(prefix)[0]}.json", symbol.MAX_BYTES))
+    if isinstance(card, dict) and "class_names" in card and "params_sha256" in card:
+        return _of_export(loaded, model_card.from_values(card, source))
     return loaded
+
+
+def _torch(file: str, name: str, source: str) -> Loaded:
+    from mxscale.models import convert
+
+    loaded = Loaded(convert.load(file, name, source), [file])
+    card = model_card.from_metadata(torch_file.metadata_of(file), source)
+    if card:
+        return _of_export(loaded, card)
+    return loaded._replace(input=convert.input_of(file) or network(name).pretrained_input)
 
 
 def _of_export(loaded: Loaded, card: ModelCard) -> Loaded:
@@ -57,43 +82,6 @@ def _of_export(loaded: Loaded, card: ModelCard) -> Loaded:
     taken = {"image_size": card.image_size, "crop": crop, "unresized": card.resize is None}
     taken.update(mean=list(card.mean), std=list(card.std), interpolation=card.interpolation)
     return loaded._replace(input=taken, class_names=list(card.class_names))
-
-
-def _torch(rest: str, name: str, source: str) -> Loaded:
-    from mxscale.models import convert
-
-    loaded = Loaded(convert.load(rest, name, source), [rest])
-    card = model_card.from_metadata(torch_file.metadata_of(rest), source)
-    if card:
-        return _of_export(loaded, card)
-    return loaded._replace(input=convert.input_of(rest) or network(name).pretrained_input)
-
-
-def _imagenet(rest: str, name: str, source: str) -> Loaded:
-    from mxscale.models import downloads
-
-    return _torch(downloads.imagenet(name), name, source)
-
-
-def _hub(rest: str, name: str, source: str) -> Loaded:
-    from mxscale.models import downloads
-
-    path, config_path, revision = downloads.hub(rest)
-    files = [path, config_path] if config_path else [path]
-    return _torch(path, name, source)._replace(files=files, revision=revision)
-
-
-LOADERS = {"zoo": _zoo, "imagenet": _imagenet, "symbol": _symbol, "torch": _torch, "hf": _hub}
-
-
-def load(source: str, name: str) -> Loaded:
-    """Return the weights that `source` names, for the network `name`. Raises ConfigError."""
-    kind, rest = origin_of(source)
-    if kind not in LOADERS:
-        return Loaded(weights.load(source), [source])
-    if kind != "symbol":
-        network(name)  # refuse an unknown name before fetching
-    return LOADERS[kind](rest, name, source)
 
 
 def bring(source: str, name: str, folder, head: str) -> Origin:

@@ -20,7 +20,7 @@ from mxscale.util.errors import ConfigError, short
 from mxscale.util.regular_files import read_regular
 from mxscale.util.restricted_pickle import Refused, RestrictedUnpickler, handlers
 
-BFLOAT16 = "bfloat16"  # the upper half of a float32, which NumPy lacks
+BFLOAT16 = "<u2"  # the upper half of a float32, which NumPy lacks; PyTorch writes no other type of 16 bits unsigned
 # torch/storage.py, `_dtype_to_storage_type_map`
 STORAGES = {
     "DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": BFLOAT16,
@@ -63,16 +63,6 @@ def _safetensors(content: bytes) -> Dict[str, np.ndarray]:
     if not all(tensor.size for tensor in tensors.values()):  # its other axes could have any size
         raise Refused("is corrupt: a tensor has no values")
     return tensors
-
-
-def _stored(kind: str) -> np.dtype:
-    return np.dtype("<u2" if kind == BFLOAT16 else kind)
-
-
-def _widened(array: np.ndarray, kind: str) -> np.ndarray:
-    """Return an array that was read as `_stored(kind)` in its type."""
-    # Not <<, which makes an int64 of an array without axes
-    return np.left_shift(array, 16, dtype="<u4", order="C").view("<f4") if kind == BFLOAT16 else array
 
 
 # ---------------------------------------------------------------- .pth
@@ -119,38 +109,34 @@ class _View(NamedTuple):
     strides: tuple
 
     def array(self, storages: Dict[str, bytes]) -> np.ndarray:
-        dtype, (key, kind, size) = _stored(self.storage.kind), self.storage
+        key, kind, size = self.storage
+        dtype = np.dtype(kind)
         numbers = (self.offset, size, *self.shape, *self.strides)
-        if len(self.shape) > MAX_AXES or len(self.shape) != len(self.strides) or not _are_counts(numbers):
+        are_counts = all(type(n) is int and 0 <= n < MAX_SIZE for n in numbers)
+        if len(self.shape) > MAX_AXES or len(self.shape) != len(self.strides) or not are_counts:
             raise Refused(f"is corrupt: a tensor of shape {self.shape}, strides {self.strides}")
         data = storages.get(key, b"")
         if len(data) != size * dtype.itemsize:
             raise Refused(f"is truncated or corrupt: storage {key} has {len(data)} bytes of {size} {dtype}")
         if math.prod(self.shape) == 0:
-            return _widened(np.zeros(self.shape, dtype), kind)
+            return np.zeros(self.shape, "<f4" if kind == BFLOAT16 else dtype)
         last = self.offset + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
         # A stride of 0 would create a tensor of any size from one number.
         if last >= size or math.prod(self.shape) > size:
             raise Refused(f"is corrupt: a tensor of shape {self.shape} exceeds its {size} numbers")
         elements = np.frombuffer(data, dtype)[self.offset :]
         strides = [stride * dtype.itemsize for stride in self.strides]
-        return _widened(np.lib.stride_tricks.as_strided(elements, self.shape, strides, writeable=False), kind)
-
-
-def _are_counts(numbers) -> bool:
-    return all(type(n) is int and 0 <= n < MAX_SIZE for n in numbers)
+        view = np.lib.stride_tricks.as_strided(elements, self.shape, strides, writeable=False)
+        # Not <<, which makes an int64 of an array without axes
+        return np.left_shift(view, 16, dtype="<u4", order="C").view("<f4") if kind == BFLOAT16 else view
 
 
 def _rebuild_tensor(storage, offset, shape, strides, *_) -> _View:  # what follows: gradients, hooks
-    if not isinstance(storage, _Storage):
-        raise Refused("is corrupt: a tensor without a storage")
     return _View(storage, offset, tuple(shape), tuple(strides))
 
 
-def _rebuild_parameter(data, *_) -> _View:
-    if not isinstance(data, _View):
-        raise Refused("is corrupt: a parameter without a tensor")
-    return data
+def _rebuild_parameter(tensor, *_):
+    return tensor
 
 
 ALLOWED = {
@@ -182,7 +168,7 @@ class _Unpickler(RestrictedUnpickler):
             raise Refused("is corrupt: an unknown storage")
         if saved[5:] and saved[5] is not None:
             raise Refused("has a storage that is part of another: save it again with a newer PyTorch")
-        self.item_sizes[str(key)] = _stored(kind).itemsize
+        self.item_sizes[str(key)] = np.dtype(kind).itemsize
         return _Storage(str(key), kind, size)
 
     def build(self, target, state) -> None:

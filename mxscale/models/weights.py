@@ -63,21 +63,15 @@ def _on_cpu(array) -> mx.nd.NDArray:
     return mx.nd.array(array, ctx=mx.cpu(), dtype=array.dtype)
 
 
-def host(array) -> np.ndarray:
-    """Return the values of an NDArray or a NumPy array, on the host."""
-    return array.asnumpy() if isinstance(array, mx.nd.NDArray) else array
-
-
 def load(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[str, mx.nd.NDArray]:
-    """Return what `read` returns, as arrays of MXNet on the CPU."""
+    """Return what `read` returns, in MXNet on the CPU."""
     return {name: _on_cpu(array) for name, array in read(path, key, at_most).items()}
 
 
 def read(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[str, np.ndarray]:
-    """Return name -> array, from MXNet's .params container of any version.
+    """Return name without `arg:` and `aux:` -> array, from MXNet's .params container of any version.
 
     Args:
-        path: The file. The prefixes `arg:` and `aux:` of its names are dropped.
         key: The setting that names the file, for messages.
         at_most: Bytes of the file.
 
@@ -190,28 +184,20 @@ def _name(cursor: _Cursor) -> str:
     return name[4:] if name.startswith(("arg:", "aux:")) else name
 
 
-def _structural(net, arrays: Dict[str, mx.nd.NDArray]) -> Dict[str, mx.nd.NDArray]:
-    """Return the arrays by structural name.
-
-    Files of Gluon before 1.2 use the names within the network's prefix, such as `conv0_weight`.
-    """
-    if any("." in name for name in arrays):
-        return arrays
-    names = {p.name[len(net.prefix) :]: name for name, p in parameters(net).items()}
-    return {names.get(name, name): array for name, array in arrays.items()}
-
-
-def fit(net, arrays: Dict[str, mx.nd.NDArray], source: str, head: str) -> None:
-    """Load the arrays into an initialised network, either all of them or none. Types are cast to the network's.
+def fit(net, arrays: dict, source: str, head: str) -> None:
+    """Load the arrays into a finished network, either all of them or none. Types are cast to the network's.
 
     Args:
+        arrays: NDArrays or NumPy arrays by name.
         source: model.pretrained, for messages.
         head: "replace" ignores the arrays of the output layer; with "keep" they must fit as well.
 
     Raises:
         ConfigError: Names or shapes differ, or values are not finite; the message names the arrays.
     """
-    arrays = _structural(net, arrays)
+    if not any("." in name for name in arrays):  # Gluon before 1.2 wrote names such as conv0_weight
+        structural = {p.name[len(net.prefix) :]: name for name, p in parameters(net).items()}
+        arrays = {structural.get(name, name): array for name, array in arrays.items()}
     skip = "output." if head == "replace" else "\0"
     expected = {n: p for n, p in parameters(net).items() if not n.startswith(skip)}
     arrays = {n: a for n, a in arrays.items() if not n.startswith(skip)}
@@ -231,24 +217,19 @@ def differences(expected: Collection[str], names: Collection[str]) -> str:
 
 def _problems(expected: dict, arrays: dict) -> str:
     common = [n for n in expected if n in arrays]
-    other = [n for n in common if not _same_shape(expected[n].shape, arrays[n].shape)]
-    shapes = [f"{n} {_text(arrays[n])} in the file, {_text(expected[n])} in the network" for n in other]
-    values = [n for n in common if not np.isfinite(host(arrays[n])).all()]
+    sizes = {n: (arrays[n].shape, expected[n].shape) for n in common if arrays[n].shape != expected[n].shape}
+    shapes = [f"{n} {in_file} in the file, {in_network} in the network" for n, (in_file, in_network) in sizes.items()]
+    values = [n for n in common if not _is_finite(arrays[n])]
     details = _listed({"shapes differ:": shapes, "not a number or infinite:": values})
     return "; ".join(filter(None, (differences(expected, arrays), details)))
 
 
+def _is_finite(array) -> bool:
+    return np.isfinite(array.asnumpy() if isinstance(array, mx.nd.NDArray) else array).all()
+
+
 def _listed(problems: Dict[str, List[str]]) -> str:
     return "; ".join(f"{problem} {first_of(items)}" for problem, items in problems.items() if items)
-
-
-def _same_shape(expected: tuple, shape: tuple) -> bool:
-    # A size of 0 is inferred from the input later.
-    return len(expected) == len(shape) and all(size in (0, s) for size, s in zip(expected, shape, strict=True))
-
-
-def _text(array) -> str:
-    return f"({','.join('?' if size == 0 else str(size) for size in array.shape)})"
 
 
 def first_of(items: list) -> str:

@@ -159,13 +159,15 @@ def freeze(net, what: str) -> None:
     """
     if what == "none":
         return
-    known = ["none", "features", *stages(net)]
+    is_graph = isinstance(net.features, symbol.Features)
+    stages = net.features.stages() if is_graph else _ends(net)
+    known = ["none", "features", *stages]
     if what not in known:
         raise ConfigError(f"model.freeze={what}: expected one of {', '.join(known)} with this network")
-    if isinstance(net.features, symbol.Features):
+    if is_graph:
         net.features.freeze(None if what == "features" else what)
     else:
-        for block in [net.features] if what == "features" else list(net.features)[: _ends(net)[what]]:
+        for block in [net.features] if what == "features" else list(net.features)[: stages[what]]:
             for parameter in block.collect_params().values():
                 parameter.grad_req = "null"
             for norm in _blocks(block, nn.BatchNorm):
@@ -200,13 +202,8 @@ def choose_statistics(net, what: str) -> None:
     _retrace(net)
 
 
-def stages(net) -> List[str]:
-    """Return the stages of a residual network, `stage1`, ...; empty for other networks."""
-    return net.features.stages() if isinstance(net.features, symbol.Features) else list(_ends(net))
-
-
 def _ends(net) -> Dict[str, int]:
-    """Return stage -> number of children of the features up to its end."""
+    """Return the stages of a residual network, `stage1`, ... -> number of children of the features up to its end."""
     if not isinstance(net, (ResNetV1, ResNetV2, Small)):
         return {}
     after = [i + 1 for i, block in enumerate(net.features) if isinstance(block, nn.HybridSequential)]

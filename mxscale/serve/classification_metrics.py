@@ -25,14 +25,10 @@ class Bin(NamedTuple):
 
 
 class Tally:
-    """Counts over batches. Sums of integers, so that no order of batches changes them; the loss is summed in float64.
-
-    Attributes:
-        confusion: Images by class (row) and predicted class (column), int64.
-    """
+    """Counts over batches: integers, so that no order of batches changes them; the loss is summed in float64."""
 
     def __init__(self, classes: int):
-        self.confusion = np.zeros((classes, classes), "int64")
+        self.confusion = np.zeros((classes, classes), "int64")  # images by class (row) and predicted class (column)
         self.loss_sum, self.top5_count = 0.0, 0
         self.confidence_sums, self.bin_correct, self.bin_counts = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS, int)
 

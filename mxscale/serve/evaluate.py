@@ -19,10 +19,10 @@ from mxscale.data.recordio import BadRecords
 from mxscale.models.model_card import ModelCard
 from mxscale.rendering import page
 from mxscale.rundir.directory import RunDir
-from mxscale.serve import evaluation_report, trained_models
+from mxscale.serve import evaluation_report, export, trained_models
 from mxscale.serve.classification_metrics import Tally
 from mxscale.serve.evaluation_report import Evaluated, Mistake
-from mxscale.serve.predictor import Predictor, preprocessing
+from mxscale.serve.predictor import Predictor
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError, nearest
 
@@ -59,7 +59,7 @@ def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
     store = history.Store(config, "evaluate", run) if recorded else None
     run_id = store and store.id_of(run)  # before the work, as the folder: without them it would be lost
     images = trained_on and of_run(run, config.data, typed, request.split)
-    exported = trained_models.exported(run or request.source, config)
+    exported = export.exported(run or request.source, config)
     images = images or labelled(config, exported.card, request.split)
     name = f"evaluation/{images.name}"  # folder of the files in the run, and prefix of the metrics in MLflow
     folder = Path(request.output or (run.path / name if trained_on else name))
@@ -152,20 +152,17 @@ def evaluate(predictor: Predictor, images: Images) -> Evaluated:
 
 def _mistakes(predictor: Predictor, images: Images, tally: Tally) -> Iterator[Mistake]:
     """Predict every image, count it in `tally`, and yield the wrong predictions."""
-    crop, labels = preprocessing(predictor.card), np.empty(len(images.records), int)
+    crop, labels = predictor.crop, np.empty(len(images.records), int)
 
     def pixels(record: int) -> np.ndarray:
         try:
             label, content = images.records[record]
-        except (OSError, BadRecords) as error:
-            raise BadImage(str(error)) from None
-        labels[record] = images.classes[int(label)]
-        return crop.of_file(images.files[record]) if images.files else crop(decoder.decode(content))
+            labels[record] = images.classes[int(label)]
+            return crop.of_file(images.files[record]) if images.files else crop(decoder.decode(content))
+        except (OSError, BadRecords, BadImage) as error:
+            raise ConfigError(f"{images.name_of(record)}: {error}") from None
 
     for batch in predictor.predict(range(len(labels)), pixels):
-        for record, reason in zip(batch.items, batch.reasons):
-            if reason is not None:
-                raise ConfigError(f"{images.name_of(record)}: {reason}")
         if not np.isfinite(batch.logits).all():
             name = images.name_of(batch.items[0])
             raise ConfigError(f"the network's scores are not finite, first in the batch from {name} on")

@@ -13,7 +13,7 @@ from mxscale.models.model_card import ModelCard
 from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
 from mxscale.serve.classification_metrics import Tally
-from mxscale.serve.prediction_files import TEMPLATES, in_base64
+from mxscale.serve.predict import TEMPLATES, in_base64
 from mxscale.util import csv_tables, text_table
 
 LARGEST_LABELLED = 40  # classes whose names fit beside a confusion matrix

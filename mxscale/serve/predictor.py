@@ -11,7 +11,7 @@ import onnxruntime
 from mxscale.data.central_crop import CentralCrop
 from mxscale.data.images import BadImage, one_line
 from mxscale.environment.container_limits import available_cores
-from mxscale.models.model_card import INPUT, LOGITS, PROBABILITIES, ModelCard
+from mxscale.models.model_card import INPUT, LOGITS, PROBABILITIES
 from mxscale.serve.trained_models import Exported
 from mxscale.util.errors import ConfigError
 
@@ -28,40 +28,34 @@ class Predicted(NamedTuple):
     logits: np.ndarray  # (n, classes) float32
 
 
-def preprocessing(card: ModelCard) -> CentralCrop:
-    """Return the transformation of validation images in the network's training."""
-    return CentralCrop(card.image_size, card.resize, card.interpolation)
-
-
 def _session(exported: Exported, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
     """Return a session of an exported network. Raises ConfigError for a file that another program changed."""
     try:
         session = onnxruntime.InferenceSession(exported.content, options, onnxruntime.get_available_providers())
     except Exception as error:  # its own classes, which have no common base
-        reason = f"{exported.path}: ONNX Runtime {onnxruntime.__version__} cannot load the network: {one_line(error)}"
-        raise ConfigError(f"{reason}; export it again") from None
+        problem = f"ONNX Runtime {onnxruntime.__version__} cannot load the network: {one_line(error)}"
+        raise ConfigError(f"{exported.path}: {problem}; export it again") from None
     side, classes = exported.card.image_size, len(exported.card.class_names)
     ports = [f"{port.name} {port.type}{port.shape[1:]}" for port in (*session.get_inputs(), *session.get_outputs())]
     expected = [f"{INPUT} tensor(uint8){[side, side, 3]}"]
     expected += [f"{name} tensor(float){[classes]}" for name in (PROBABILITIES, LOGITS)]
     if ports != expected:
-        raise ConfigError(
-            f"{exported.path}: the network has {', '.join(ports)[:300]}; its metadata states {', '.join(expected)}: "
-            "export it again"
-        )
+        problem = f"the network has {', '.join(ports)[:300]}; its metadata states {', '.join(expected)}"
+        raise ConfigError(f"{exported.path}: {problem}: export it again")
     return session
 
 
 class Predictor:
     """Each thread decodes some images and evaluates them on one core, so that no core waits for another."""
 
-    def __init__(self, exported: Exported, threads: Optional[int] = None):
-        """`threads` None: the cores that this process may use."""
+    def __init__(self, exported: Exported, threads: Optional[int] = None):  # None: the cores that it may use
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # its errors are raised as well
         self.session = _session(exported, options)
         self.threads, self.card, self.path = threads or available_cores(), exported.card, exported.path
+        # Of validation images in the network's training
+        self.crop = CentralCrop(self.card.image_size, self.card.resize, self.card.interpolation)
 
     def predict(self, items: Iterable[Any], pixels: Callable[[Any], np.ndarray]) -> Iterator[Predicted]:
         """Yield the predictions of all items in their order.

@@ -1,6 +1,5 @@
 """`mxscale register`: the best checkpoint of a run as an MLflow model, and as a version of a registered one."""
 
-import base64
 import json
 import shutil
 import tempfile
@@ -11,10 +10,10 @@ import numpy as np
 
 from mxscale.config.schema import Config
 from mxscale.config.verb_settings import Register
-from mxscale.data.repack import encode
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
 from mxscale.serve import export, trained_models
+from mxscale.serve.predict import in_base64
 from mxscale.tracking import models
 from mxscale.util.errors import ConfigError
 
@@ -73,4 +72,4 @@ def contents(folder: Path, network: Path, side: int, metadata: dict) -> models.C
 
 def example_image(side: int) -> str:
     """Return a grey image in base64, the model's input example."""
-    return base64.b64encode(encode(np.full((side, side, 3), 127, "uint8"), "jpeg", 95)).decode()
+    return in_base64(np.full((side, side, 3), 127, "uint8"))

@@ -1,4 +1,4 @@
-"""Trained networks by name: a run directory, `latest`, `run:ID`, a file of weights, or an exported file."""
+"""Trained networks by name: a run directory, `latest`, `run:ID`, or a file of weights."""
 
 import os
 from dataclasses import replace
@@ -8,16 +8,11 @@ from typing import NamedTuple, Optional, Tuple, Union
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import SYMBOL, network
 from mxscale.config.schema import Config, origin_of
-from mxscale.models import model_card
 from mxscale.models.model_card import ModelCard
 from mxscale.rundir import checkpoints
 from mxscale.rundir.directory import RunDir, latest_trained
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError
-from mxscale.util.regular_files import read_regular
-
-ONNX = ".onnx"
-MAX_BYTES = 2 << 30  # of an exported file, the limit of ONNX's format
 
 
 class Network(NamedTuple):
@@ -28,7 +23,7 @@ class Network(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """A network as ONNX."""
+    """A network as ONNX (export.py)."""
 
     content: bytes
     card: ModelCard
@@ -45,45 +40,8 @@ def find_run(model: str, config: Config) -> Optional[RunDir]:
     return RunDir(model) if os.path.isdir(model) else None
 
 
-def exported(model: Union[str, RunDir], config: Config) -> Exported:
-    """Return a trained network as ONNX.
-
-    Args:
-        model: A run or its directory, `latest`, `run:ID`, a file of `mxscale export`, or weights as model.pretrained
-            names them.
-        config: The composed settings; `model.name` is the network of weights that state none.
-
-    Raises:
-        ConfigError: There is no such model, or it cannot be read.
-    """
-    if isinstance(model, str) and model.endswith(ONNX):
-        return _read(model)
-    from mxscale.serve import onnx_graph
-
-    net, card = load(model, config)
-    return Exported(onnx_graph.of_network(net, card).SerializeToString(), card)
-
-
-def _read(path: str) -> Exported:
-    import onnx
-
-    try:
-        content = read_regular(path, MAX_BYTES)
-        model = onnx.load_model_from_string(content)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
-    except Exception:  # of protobuf
-        raise ConfigError(f"{path} is no ONNX file, or it is damaged") from None
-    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
-        raise ConfigError(f"{path} has weights in other files: expected a file of `mxscale export`, which has none")
-    card = model_card.from_metadata({entry.key: entry.value for entry in model.metadata_props}, path)
-    if card is None:
-        raise ConfigError(f"{path} has no metadata of mxscale: expected a file of `mxscale export`")
-    return Exported(content, card, path)
-
-
 def load(model: Union[str, RunDir], config: Config) -> Network:
-    """Return a trained network in MXNet. Raises ConfigError."""
+    """Return the network of a run, a name of a run, or weights as model.pretrained names them. Raises ConfigError."""
     run = model if isinstance(model, RunDir) else find_run(model, config)
     return _of_run(run) if run else _of_weights(model, config)
 

@@ -29,7 +29,7 @@ def obtain(run: RunDir, config: Config, plan: Plan) -> Tuple[Config, Plan]:
     """
     source, graph = config.model.pretrained, run.path / pretrained.GRAPH
     if source and not run.has_checkpoint():
-        loaded = origin_of(source)[0] in pretrained.LOADERS  # into the run's directory
+        loaded = origin_of(source)[0] in pretrained.CONVERTED  # into the run's directory
         if not plan.origin:
             if loaded:
                 origin = pretrained.bring(source, config.model.name, run.path, plan.head)

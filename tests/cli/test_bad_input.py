@@ -157,7 +157,7 @@ def test_weights_of_another_network_are_listed(unprepared, tmp_path):
     file = str(tmp_path / "other.params")
     mx.nd.save(file, {"features.0.weight": mx.nd.zeros((7, 3, 3, 3)), "strange": mx.nd.zeros((1,))})
     error = unprepared(f"model.pretrained={file}")
-    contains(error, file, "features.0.weight (7,3,3,3) in the file", "unexpected strange")
+    contains(error, file, "features.0.weight (7, 3, 3, 3) in the file", "unexpected strange")
 
 
 def test_missing_symbol_network_is_refused_before_packing(unprepared, tmp_path):

@@ -23,7 +23,7 @@ def preload(kinds) -> None:
     from . import in_process  # noqa: F401
 
     if {"weights", *SHARED} & set(kinds):
-        from mxscale.serve import onnx_graph, predict  # noqa: F401
+        from mxscale.serve import export, predict  # noqa: F401
         from mxscale.train import prepare, rank  # noqa: F401
     if "address" in kinds:
         import mlflow.store.tracking.sqlalchemy_store  # noqa: F401

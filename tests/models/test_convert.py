@@ -21,8 +21,8 @@ COUNTS = ".num_batches_tracked"
 def network(layers, arrays):
     net = zoo.build(f"resnet{layers}_v1b", len(arrays["output.weight"]))
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
-    weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, "x", "keep")
     zoo.finish(net, (1, 3, 64, 64), mx.cpu())
+    weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, "x", "keep")
     return net
 
 
@@ -37,7 +37,7 @@ def test_a_converted_network_agrees_with_pytorch(layers, tmp_path):
 
 @pytest.mark.parametrize("layers", LAYOUTS)
 def test_the_name_table_is_a_bijection(layers):
-    table = convert.resnet_names(layers)
+    table = convert.names(NETWORKS[f"resnet{layers}_v1b"])
     assert list(table) == [n for n in shapes(layers, 10) if not n.endswith(COUNTS)]
     assert sorted(table.values()) == list(weights.parameters(zoo.build(f"resnet{layers}_v1b", 10)))
 
@@ -97,7 +97,7 @@ def test_missing_and_unexpected_tensors_are_named(tmp_path):
 def test_weights_without_a_classifier_are_a_network_without_one(tmp_path, layers):
     path = names_alone(tmp_path / "w", layers, lambda names: [n for n in names if not n.startswith("fc.")])
     found = convert.load(path, f"resnet{layers}_v1b")
-    assert set(convert.resnet_names(layers).values()) - set(found) == {"output.weight", "output.bias"}
+    assert set(convert.names(NETWORKS[f"resnet{layers}_v1b"]).values()) - set(found) == {"output.weight", "output.bias"}
 
 
 def test_float16_becomes_float32_and_integers_are_refused(tmp_path):

@@ -46,10 +46,10 @@ def gets(hub):
 
 
 def test_weights_settings_and_commit_are_fetched(hub):
-    found = downloads.hub("timm/resnet18")
-    assert content(found.path) == WEIGHTS and content(found.config_path) == SETTINGS
-    assert os.path.dirname(found.path) == os.path.dirname(found.config_path)
-    assert found.revision == COMMIT
+    (path, config_path), revision = downloads.hub("timm/resnet18")
+    assert content(path) == WEIGHTS and content(config_path) == SETTINGS
+    assert os.path.dirname(path) == os.path.dirname(config_path)
+    assert revision == COMMIT
 
 
 def test_cached_files_are_not_fetched_again(hub):
@@ -68,13 +68,13 @@ def test_the_cache_is_used_if_the_hub_is_down(hub, monkeypatch):
 
 def test_a_model_without_settings_has_none(hub):
     del hub.files["config.json"]
-    assert downloads.hub("timm/resnet18").config_path is None
+    assert [os.path.basename(file) for file in downloads.hub("timm/resnet18")[0]] == ["model.safetensors"]
 
 
 def test_an_interrupted_download_is_resumed(hub, monkeypatch):
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 50_000)  # 10 MB: what it writes at a time
     hub.cut_after = 100_000
-    assert content(downloads.hub("timm/resnet18").path) == WEIGHTS
+    assert content(downloads.hub("timm/resnet18")[0][0]) == WEIGHTS
     assert [part for method, path, part in hub.asked if part] == ["bytes=100000-"]
 
 
@@ -118,7 +118,7 @@ def test_an_unreachable_hub_is_one_line(hub, monkeypatch):
 
 
 def fetch_in_a_process(**variables):
-    code = "from mxscale.models import downloads; print(downloads.hub('timm/resnet18').path)"
+    code = "from mxscale.models import downloads; print(downloads.hub('timm/resnet18')[0][0])"
     env = {**os.environ, **variables}
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
 

@@ -79,7 +79,7 @@ def test_kind_of_a_source(source, kind):
 
 
 def test_gluons_zoo_names_its_files_instead():
-    assert "zoo was removed: name its file, $HOME/.mxnet/models/vgg11-" in error_of(pretrained.load, "zoo", "vgg11")
+    assert "zoo was removed: name its file, $HOME/.mxnet/models/vgg11-HASH" in error_of(pretrained.load, "zoo", "vgg11")
 
 
 # ---------------------------------------------------------------- a symbol network

@@ -12,6 +12,7 @@ from safetensors.torch import save_file  # noqa: E402
 from torch_resnet import ResNet, TimmResNet, loaded  # noqa: E402
 from torch_state import LAYOUTS, images, state  # noqa: E402
 
+from mxscale.config.networks import NETWORKS  # noqa: E402
 from mxscale.config.schema import from_dict  # noqa: E402
 from mxscale.models import convert, weights, zoo  # noqa: E402
 
@@ -42,8 +43,8 @@ def ours(path, layers, dtype="float32"):
     net.cast(dtype)
     zoo.initialise(net, 0, CPU, zero_gamma=False)
     arrays = convert.load(str(path), f"resnet{layers}_v1b")
-    weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, str(path), "keep")
     zoo.finish(net, (1, 3, 64, 64), CPU)
+    weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, str(path), "keep")
     return net
 
 
@@ -80,7 +81,7 @@ def our_training_step(net, layers, given, labels, dtype):
     with mx.autograd.record():
         scores = net(mx.nd.array(given, dtype=dtype))
         mx.gluon.loss.SoftmaxCrossEntropyLoss()(scores, mx.nd.array(labels, dtype=dtype)).mean().backward()
-    mine, table = weights.parameters(net), convert.resnet_names(layers)
+    mine, table = weights.parameters(net), convert.names(NETWORKS[f"resnet{layers}_v1b"])
     return {n: mine[ours].grad().asnumpy() for n, ours in table.items() if mine[ours].grad_req != "null"}
 
 

@@ -21,8 +21,8 @@ def logits(path, number, classes, given):
     net = zoo.build(name, classes)
     zoo.initialise(net, 0, mx.cpu(), zero_gamma=False)
     arrays = convert.load(str(path), name)
-    weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, str(path), "keep")
     zoo.finish(net, given.shape, mx.cpu())
+    weights.fit(net, {n: mx.nd.array(a) for n, a in arrays.items()}, str(path), "keep")
     return net(mx.nd.array(given)).asnumpy()
 
 

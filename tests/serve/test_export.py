@@ -22,7 +22,7 @@ from mxscale.models import convert, pretrained, weights, zoo
 from mxscale.models.model_card import ModelCard
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
-from mxscale.serve import export, onnx_graph, trained_models
+from mxscale.serve import export, trained_models
 from mxscale.serve.predictor import Predictor
 from mxscale.serve.trained_models import Exported, Network
 
@@ -68,7 +68,7 @@ def random_network(name: str, side: int) -> Network:
 
 
 def exported(trained: Network) -> Exported:
-    return Exported(onnx_graph.of_network(*trained).SerializeToString(), trained.card)
+    return Exported(export.of_network(*trained).SerializeToString(), trained.card)
 
 
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)])
@@ -87,7 +87,7 @@ def test_onnx_runtime_agrees_with_mxnet_for_a_classic_symbol(tmp_path):
 def test_an_onnx_file_takes_any_batch_and_states_its_classes_run_and_input(run, capsys):
     assert main.main(["export", str(run.path)]) == 0
     assert "differ from MXNet's by at most" in capsys.readouterr().out
-    found = trained_models.exported(str(run.path / "model.onnx"), from_dict({}))
+    found = export.exported(str(run.path / "model.onnx"), from_dict({}))
     card = found.card
     assert (card.class_names, card.run, card.network) == (ANIMALS, str(run.path), "resnet18_v1b")
     assert (card.image_size, card.resize) == (64, 72)
@@ -115,10 +115,10 @@ def test_gamma_that_mxnet_ignores_is_1_in_the_graph():
     data = mx.sym.var("pixels")
     symbol = mx.sym.BatchNorm(data, name="bn")  # fix_gamma is on unless stated
     values = {"bn_gamma": mx.nd.array([3.0, 4.0])}
-    onnx_graph.fix_gamma(symbol, values)
+    export.fix_gamma(symbol, values)
     assert values["bn_gamma"].asnumpy().tolist() == [1, 1]
     values = {"bn_gamma": mx.nd.array([3.0, 4.0])}
-    onnx_graph.fix_gamma(mx.sym.BatchNorm(data, name="bn", fix_gamma=False), values)
+    export.fix_gamma(mx.sym.BatchNorm(data, name="bn", fix_gamma=False), values)
     assert values["bn_gamma"].asnumpy().tolist() == [3, 4]
 
 
@@ -131,7 +131,7 @@ def test_an_operator_without_a_translation_is_named(capsys, monkeypatch):
 
     monkeypatch.setattr(type(trained.net), "hybrid_forward", lambda self, F, x, *a, **k: forward(F, x, *a, **k))
     with pytest.raises(Exception, match=r"format=onnx: .*arccosh"):
-        onnx_graph.of_network(*trained)
+        export.of_network(*trained)
 
 
 def test_a_difference_above_the_bound_writes_no_file(run, monkeypatch, capsys):
@@ -185,7 +185,7 @@ def test_typed_settings_and_model_input_precede_the_input_that_weights_state(run
         (["model.input=config", "data.image_size=32", "data.mean=[1,2,3]"], 32, 1),
     ):
         assert main.main(["export", weights_file, "model=resnet18_v1b", f"output={out}", *given]) == 0
-        card = trained_models.exported(str(out), from_dict({})).card
+        card = export.exported(str(out), from_dict({})).card
         assert (card.image_size, card.mean[0]) == (size, mean)
     (tmp_path / "config.json").write_text(json.dumps({**stated, "std": [0, 0.5, 0.5]}))
     assert "does not state the input of the weights" in command_error(
@@ -218,7 +218,7 @@ def test_safetensors_of_other_networks_have_structural_names(tmp_path):
 def test_weights_of_a_run_in_float16_are_exported_in_float32(run):
     trained = trained_models.load(str(run.path), from_dict({}))
     trained.net.cast("float16")
-    graph = onnx_graph.of_network(trained.net, replace(trained.card))
+    graph = export.of_network(trained.net, replace(trained.card))
     assert {each.data_type for each in graph.graph.initializer} <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
 
 

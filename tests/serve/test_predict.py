@@ -16,9 +16,9 @@ from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.config.verb_settings import Predict
 from mxscale.data.central_crop import CentralCrop
-from mxscale.serve import predict, trained_models
-from mxscale.serve.prediction_files import most_likely
-from mxscale.serve.predictor import Predictor, preprocessing
+from mxscale.serve import export, predict
+from mxscale.serve.predict import most_likely
+from mxscale.serve.predictor import Predictor
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def test_probabilities_are_those_of_mxnet_in_the_order_of_the_files(folder):
 
 @pytest.mark.parametrize("threads", [1, 3, 8])
 def test_threads_change_neither_order_nor_values(folder, threads):
-    predictor = Predictor(trained_models.exported(f"{folder}/net.onnx", from_dict({})), threads)
+    predictor = Predictor(export.exported(f"{folder}/net.onnx", from_dict({})), threads)
     paths = sorted((folder / "in").rglob("*.jpg"))
-    batches = list(predictor.predict(paths, preprocessing(predictor.card).of_file))
+    batches = list(predictor.predict(paths, predictor.crop.of_file))
     assert [path for batch in batches for path in batch.items] == paths
     assert np.allclose(np.concatenate([batch.logits for batch in batches]), expected(paths), atol=1e-4)
 
@@ -106,8 +106,8 @@ def test_bad_images_alone_fail(folder, capsys):
 def test_photographs_are_resized_and_cropped_as_validation_images(folder):
     exported.write(folder / "resized.onnx", resize=36)
     (path,) = exported.photographs(folder / "large", 1, size=(100, 80))
-    predictor = Predictor(trained_models.exported(f"{folder}/resized.onnx", from_dict({})), 1)
-    (batch,) = predictor.predict([path], preprocessing(predictor.card).of_file)
+    predictor = Predictor(export.exported(f"{folder}/resized.onnx", from_dict({})), 1)
+    (batch,) = predictor.predict([path], predictor.crop.of_file)
     image = Image.open(path).resize((45, 36), Image.Resampling.BILINEAR)
     pixels = np.asarray(image)[2:34, 6:38]
     # A draft of the JPEG at half its size is resized: a level or two of 255

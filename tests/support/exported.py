@@ -8,7 +8,7 @@ from PIL import Image
 
 from mxscale.models import weights, zoo
 from mxscale.models.model_card import ModelCard
-from mxscale.serve import onnx_graph
+from mxscale.serve import export
 from mxscale.serve.trained_models import Network
 
 SIDE, CLASSES = 32, ("cat", "dog", "eel")
@@ -27,7 +27,7 @@ def trained(resize=None) -> Network:
 def write(path, resize=None) -> Network:
     """Write that network as ONNX and return it."""
     network = trained(resize)
-    Path(path).write_bytes(onnx_graph.of_network(*network).SerializeToString())
+    Path(path).write_bytes(export.of_network(*network).SerializeToString())
     return network
 
 
