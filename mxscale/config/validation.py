@@ -36,7 +36,6 @@ def validate(config: Config) -> Config:
     check_rules(config)
     data, optimizer, comm, precision = config.data, config.optimizer, config.comm, config.precision
     _check_run(config)
-    _check_average(optimizer, precision)
     for key, folder in (("runs", config.runs), ("data.cache", data.cache)):
         _check_folder(key, folder)
     _check_data(data)
@@ -47,7 +46,7 @@ def validate(config: Config) -> Config:
     _check_hosts(config.launch.hosts)
     _check_ranks(config.launch, comm, data.shards)
     _check_servers(comm)
-    _check_precision(comm, precision)
+    _check_precision(comm, precision, optimizer.ema_decay)
     return config
 
 
@@ -76,10 +75,8 @@ def _check_folder(key: str, folder: str) -> None:
 def _check_data(data: Data) -> None:
     DATASETS[data.kind].check_required(data)
     printable = redact_address(data.mirror or "")
-    if data.mirror is not None and not re.match(r"https?://[^/]", data.mirror):
-        raise ConfigError(f"data.mirror={printable}: expected http://HOST/FOLDER or https://HOST/FOLDER")
-    if data.mirror and data.mirror != printable:
-        raise ConfigError(f"data.mirror={printable}: can't have a password; download the files to data.root instead")
+    if data.mirror is not None and (data.mirror != printable or not re.match(r"https?://[^/]", data.mirror)):
+        raise ConfigError(f"data.mirror={printable}: expected http://HOST/FOLDER or https://HOST/FOLDER, no password")
     if (data.val_share or 0) + data.test_share >= 1:
         raise ConfigError("data.val_share + data.test_share: expected a sum below 1, which leaves images to train on")
     if data.val_share is None and data.train_per_class is None:
@@ -158,14 +155,6 @@ def _check_optimizer(optimizer: Optimizer, schedule: Schedule) -> None:
             raise ConfigError(f"{key}: 0 is invalid with optimizer.name={name}, which divides by the learning rate")
 
 
-def _check_average(optimizer: Optimizer, precision: str) -> None:
-    if optimizer.ema_decay and precision == "float16":
-        raise ConfigError(
-            f"optimizer.ema_decay={optimizer.ema_decay} with precision=float16: an average in float16 loses changes; "
-            "use precision=amp"
-        )
-
-
 def _check_hosts(hosts: Any) -> None:
     if hosts is None or hosts == "compose":
         return
@@ -210,7 +199,12 @@ def _check_servers(comm: Comm) -> None:
         )
 
 
-def _check_precision(comm: Comm, precision: str) -> None:
+def _check_precision(comm: Comm, precision: str, ema_decay: Optional[float]) -> None:
+    if ema_decay and precision == "float16":
+        raise ConfigError(
+            f"optimizer.ema_decay={ema_decay} with precision=float16: an average in float16 loses changes; "
+            "use precision=amp"
+        )
     if comm.double_buffering and precision == "amp":
         raise ConfigError(
             "comm.double_buffering=true with precision=amp: gradients are applied one step late, when the loss scale "
