@@ -36,7 +36,7 @@ class Config:
     validate_every: int = setting(1, "interval between validations; the last epoch has one", unit="epochs", low=1)
     claims: List[str] = setting([], "published figures that the run repeats (mxscale/tables/claims.csv)")
     target_top1: Optional[float] = setting(
-        None, "validation accuracy; time and cost to reach it are recorded", unit="%", low=0, high=100
+        None, "validation accuracy whose time is recorded", unit="%", low=0, high=100
     )
     stop_at_target: bool = setting(False, "end the training at the first validation that reaches target_top1")
     patience: Optional[int] = setting(
