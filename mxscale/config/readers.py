@@ -30,11 +30,7 @@ READERS = {
             "mxscale.data.reader.record_iter",
             normalised=True,
             contiguous_shards=True,
-            lacks={
-                "sampling": "any",
-                "augment.erase": "any",
-                "augment.stretch": "random_resized",
-            },
+            lacks={"sampling": "any", "augment.erase": "any", "augment.stretch": "random_resized"},
             threads=2,
         ),
     )

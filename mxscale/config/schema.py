@@ -7,15 +7,13 @@ the values. Ranks read the same dictionary from `config.yaml`.
 import dataclasses
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, List, Optional, Tuple
 
 from mxscale.config import typed
 from mxscale.config.backends import PRECISIONS
 from mxscale.config.operation_settings import Budget, Launch, Machine, Rerun, Sweep, Tracking
 from mxscale.config.setting import MAX_SEED, Rule, describe, setting
 from mxscale.config.training_settings import Batch, Checkpoint, Comm, Data, Model, Optimizer, Schedule
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -84,14 +82,14 @@ def origin_of(pretrained: str) -> Tuple[str, str]:
     return "path", pretrained
 
 
-def from_dict(values: Dict[str, Any], cls: Type[T] = Config) -> T:
-    """Return settings from nested plain values; missing keys have their defaults. Raises ConfigError."""
-    return typed.instance(cls, values)
+def from_dict(values: Dict[str, Any]) -> Config:
+    """Return the config of nested plain values; missing keys have their defaults. Raises ConfigError."""
+    return typed.instance(Config, values)
 
 
 def checked(values: Dict[str, Any], cls: type) -> Any:
-    """Return an instance of `cls` with these values. Raises ConfigError as `from_dict` does, and for a broken rule."""
-    settings = from_dict(values, cls)
+    """Return an instance of `cls` with these values. Raises ConfigError, also for a broken rule."""
+    settings = typed.instance(cls, values)
     check_rules(settings)
     return settings
 

@@ -7,7 +7,7 @@ import sys
 from typing import Mapping, Optional
 
 from mxscale.environment import description
-from mxscale.util.signal_names import signal_name
+from mxscale.util.errors import signal_name
 
 TIMEOUT_S = 120.0  # MXNet's import from a cold or remote disk is slow
 
