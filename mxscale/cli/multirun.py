@@ -265,10 +265,10 @@ def facts_of(config, typed: List[str]) -> dict:
         if not values:
             raise ConfigError(f"{sweep.input_line}: the list of values is empty, so there is no trial to run")
         count *= values
-    launcher = config.hydra.runtime.choices.get("hydra/launcher")
-    kind = config.hydra.runtime.choices.get("hydra/sweeper")
-    batch = sweeper.get("n_jobs") if kind == "optuna" else sweeper.get("max_batch_size")
-    count = sweeper.n_trials if kind == "optuna" else count
+    launcher, kind = (config.hydra.runtime.choices.get(f"hydra/{group}") for group in ("launcher", "sweeper"))
+    batch = sweeper.get("max_batch_size")
+    if kind == "optuna":
+        count, batch = sweeper.n_trials, sweeper.get("n_jobs")
     most = min(count, batch or count)
     return {"swept": swept, "sweeper": kind, "launcher": launcher, "cells": count,
             "at_a_time": at_a_time(launcher, config.hydra.launcher.get("n_jobs"), most)}  # fmt: skip

@@ -40,9 +40,9 @@ def configure(values: dict, overrides) -> tuple:
 def with_typed_size(values: dict, overrides) -> dict:
     """Return the settings; data.image_size= on the command line replaces the size that model.input=checkpoint takes."""
     typed = any(override.lstrip("+").startswith("data.image_size=") for override in overrides)
-    if not typed or values["model"]["input"] != "checkpoint":
-        return values
-    return {**values, "model": {**values["model"], "input": "normalisation"}}
+    if typed and values["model"]["input"] == "checkpoint":
+        return {**values, "model": {**values["model"], "input": "normalisation"}}
+    return values
 
 
 def validated(values: dict, overrides) -> Config:

@@ -58,11 +58,6 @@ class Backend:
     gpus_only: bool = False  # does not train on a CPU
     aliases: Tuple[str, ...] = ()  # MXNet's kvstore types that are refused with a pointer to this back end
 
-    @property
-    def compression(self) -> Tuple[str, ...]:
-        """Values of comm.compression that it supports."""
-        return tuple(entry.name for entry in COMPRESSIONS.values() if not (self.needs_servers and entry.error_feedback))
-
     def repeats(self, ranks: int) -> bool:
         """Return whether two runs of one configuration with this number of ranks give the same bits."""
         return self.repeatable_ranks is None or ranks <= self.repeatable_ranks

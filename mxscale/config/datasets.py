@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
-from mxscale.util.errors import ConfigError
-
 
 @dataclass(frozen=True)
 class DataSet:
@@ -28,12 +26,6 @@ class DataSet:
     train_images: Optional[int] = None  # published number of training images, before any validation share
     classes: Optional[int] = None  # published number of classes
     source: str = ""  # of these two numbers
-
-    def check_required(self, data) -> None:
-        """Raise ConfigError if `data`, a `config.schema.Data`, lacks a required setting."""
-        for key in self.required:
-            if not getattr(data, key):
-                raise ConfigError(f"data.{key} is missing: data={self.name} needs {self.expected}")
 
 
 def _published(name: str, help: str, **more) -> DataSet:

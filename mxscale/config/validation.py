@@ -73,7 +73,9 @@ def _check_folder(key: str, folder: str) -> None:
 
 
 def _check_data(data: Data) -> None:
-    DATASETS[data.kind].check_required(data)
+    for key in DATASETS[data.kind].required:
+        if not getattr(data, key):
+            raise ConfigError(f"data.{key} is missing: data={data.kind} needs {DATASETS[data.kind].expected}")
     printable = redact_address(data.mirror or "")
     if data.mirror is not None and (data.mirror != printable or not re.match(r"https?://[^/]", data.mirror)):
         raise ConfigError(f"data.mirror={printable}: expected http://HOST/FOLDER or https://HOST/FOLDER, no password")
@@ -210,7 +212,7 @@ def _check_precision(comm: Comm, precision: str, ema_decay: Optional[float]) -> 
             "comm.double_buffering=true with precision=amp: gradients are applied one step late, when the loss scale "
             "may have changed; use precision=float16 or float32"
         )
-    if comm.compression not in comm.entry.compression:
+    if comm.in_transit.error_feedback and comm.entry.needs_servers:
         why = "a checkpoint cannot hold its residuals of a run with parameter servers; use comm=horovod"
         raise ConfigError(f"comm.compression={comm.compression} with comm={comm.backend}: {why}")
     if precision not in comm.in_transit.accepted:

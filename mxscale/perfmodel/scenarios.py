@@ -109,7 +109,7 @@ def _refusal(nodes: int, comm: str, precision: str, compression: str, double_buf
         return f"{', '.join(f'comm={name}' for name in ONE_NODE)} drive the devices of one node"
     if precision not in wire.accepted:
         return f"compression={compression} needs {' or '.join(wire.accepted)} gradients"
-    if compression not in backend.compression:
+    if wire.error_feedback and backend.needs_servers:
         return "the back end does not have this compression"
     if double_buffering and precision == "amp":
         return "double buffering does not work with precision=amp"
