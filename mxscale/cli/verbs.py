@@ -64,12 +64,6 @@ def score(values: dict, options: Score) -> None:
     echo(json.dumps(scores) if options.json else published.show(scores))
 
 
-def replay(values: dict, options: Replay) -> int:
-    from mxscale.cli import replaying
-
-    return replaying.main(values, options)
-
-
 def sync(values: dict, options: Sync) -> int:
     run, uri = RunDir(options.run), _validated(values).tracking.uri
     run.config()  # raises ConfigError for another folder
@@ -100,11 +94,11 @@ def _resolved(values: dict) -> Config:
     return resolve(_validated(values))
 
 
-def _main(module: str, settings: Callable[[dict], Config], group: Optional[str] = None) -> Callable[[dict, Any], Any]:
+def _main(module: str, settings: Callable[[dict], Any], group: Optional[str] = None) -> Callable[[dict, Any], Any]:
     """Return a function that calls a module's `main` with a run's settings and the verb's own, or a group of them."""
 
     def execute(values: dict, options: Any) -> Optional[int]:
-        config = settings(values)
+        config = settings(values)  # `dict` leaves them as composed
         return resolve_name(f"mxscale.{module}:main")(config, getattr(options, group) if group else options)
 
     return execute
@@ -157,7 +151,7 @@ VERBS: Dict[str, Verb] = {
     "sync": Verb("reproduce", "send what MLflow lacks of a run: mxscale sync RUN_DIR",
         sync, Sync, ("tracking",), ("run",)),
     "replay": Verb("reproduce", "repeat a published figure or table beside its numbers: mxscale replay NAME",
-        replay, Replay, None, ("replay",)),
+        _main("cli.replaying", dict), Replay, None, ("replay",)),
 }  # fmt: skip
 
 
