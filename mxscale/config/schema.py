@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from mxscale.config import typed
 from mxscale.config.backends import PRECISIONS
 from mxscale.config.operation_settings import Budget, Launch, Machine, Rerun, Sweep, Tracking
-from mxscale.config.setting import MAX_SEED, Rule, describe, setting
+from mxscale.config.setting import FOLDER, MAX_SEED, Rule, describe, setting
 from mxscale.config.training_settings import Batch, Checkpoint, Comm, Data, Model, Optimizer, Schedule
 
 
@@ -40,7 +40,7 @@ class Config:
     patience: Optional[int] = setting(
         None, "early stopping: end after this many validations without a higher top-1", unit="validations", low=1
     )
-    runs: str = setting("runs", "folder for run directories")
+    runs: str = setting("runs", "folder for run directories", **FOLDER)
     resume: Optional[str] = setting(None, "run directory to resume; auto: the newest unfinished run of this config")
     batch: Batch = field(default_factory=Batch)
     data: Data = field(default_factory=Data)

@@ -8,7 +8,7 @@ from mxscale.config.backends import BACKENDS, COMPRESSIONS, DEFAULT, Backend, Co
 from mxscale.config.datasets import DATASETS
 from mxscale.config.optimizers import SCHEDULES
 from mxscale.config.readers import READERS
-from mxscale.config.setting import MAX_SEED, setting
+from mxscale.config.setting import FOLDER, MAX_SEED, setting
 
 MAX_PIXELS = 4096  # side of a decoded image, of which each rank holds many; 48 MB
 
@@ -89,7 +89,7 @@ class Data:
     pack_quality: int = setting(95, "JPEG quality of packed images", low=1, high=100)
     on_bad: str = setting("error", "invalid images: refuse the set, or skip them", choices=("error", "skip"))
     allow_duplicates: bool = setting(False, "accept and count images that occur in two splits or classes")
-    cache: str = setting("runs/data", "folder for packed sets, shared by runs in any folder: it does not follow runs")
+    cache: str = setting("runs/data", "folder for packed sets, which does not follow runs", **FOLDER)
     reader: str = setting("turbojpeg", "what reads and decodes packed images", choices=READERS)
     sampling: str = setting(
         "uniform", "images of an epoch: each once, or all classes equally often", choices=("uniform", "balanced")

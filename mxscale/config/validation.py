@@ -19,8 +19,6 @@ from mxscale.util import hostfile
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
 
-UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as Python's surrogateescape reads them
-
 
 def validate(config: Config) -> Config:
     """Return the config after all checks, a hostfile replaced by its hosts.
@@ -36,8 +34,6 @@ def validate(config: Config) -> Config:
     check_rules(config)
     data, optimizer, comm, precision = config.data, config.optimizer, config.comm, config.precision
     _check_run(config)
-    for key, folder in (("runs", config.runs), ("data.cache", data.cache)):
-        _check_folder(key, folder)
     _check_data(data)
     _check_input(data, config.batch)
     _check_class_balance(data, config.class_weights)
@@ -63,13 +59,6 @@ def _check_run(config: Config) -> None:
         raise ConfigError("rerun.run is missing: set rerun=ID to an MLflow run ID or a run directory")
     if not objective or len(set(objective)) < len(objective):
         raise ConfigError(f"sweep.objective={objective}: expected [accuracy], [cost] or [accuracy,cost]")
-
-
-def _check_folder(key: str, folder: str) -> None:
-    if not folder.strip() or folder.startswith("-"):
-        raise ConfigError(f"{key}={folder}: expected a folder; one whose name begins with - is ./{folder or '-x'}")
-    if UNDECODED.search(folder):
-        raise ConfigError(f"{key}={folder}: the name is not UTF-8, as files hold it; rename the folder")
 
 
 def _check_data(data: Data) -> None:
