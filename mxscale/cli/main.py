@@ -153,15 +153,15 @@ def canonical(argument: str) -> str:
 
 def keyed(verb: Verb, arguments: List[str]) -> List[str]:
     """Return the positional arguments of a verb as KEY='VALUE', and the others as they are."""
-    keys, rest, settings = list(verb.positional), [], []
+    keys, listed, settings = list(verb.positional), [], []
     for argument in arguments:
-        if not (keys or verb.rest) or re.match(r"[+~]*[\w.@]*=", argument):
+        if not (keys or verb.listed) or re.match(r"[+~]*[\w.@]*=", argument):
             settings.append(argument)
         elif keys:
             settings.append(f"{keys.pop(0)}={quoted(argument)}")
         else:
-            rest.append(quoted(argument))
-    return [*settings, f"{verb.rest}=[{','.join(rest)}]"] if rest else settings
+            listed.append(quoted(argument))
+    return [*settings, f"{verb.listed}=[{','.join(listed)}]"] if listed else settings
 
 
 def _perform(verb: Verb, name: str, composed) -> int:

@@ -112,7 +112,7 @@ class Verb:
     settings: Optional[type] = None  # dataclass of the settings besides those of a run
     groups: Optional[Tuple[str, ...]] = None  # of a run's settings that --help lists; None: all
     positional: Tuple[str, ...] = ()  # the keys of arguments without KEY=
-    rest: Optional[str] = None  # the key of a list of further ones
+    listed: Optional[str] = None  # the key of a list of further ones
 
 
 VERBS: Dict[str, Verb] = {
@@ -129,7 +129,7 @@ VERBS: Dict[str, Verb] = {
     "register": Verb("use", "log a run's network as an MLflow model, and register it: mxscale register RUN [NAME]",
         _main("serve.register", _validated), Register, ("tracking",), ("source", "registered")),
     "layers": Verb("use", "print the layers of networks with their parameters and FLOPs: mxscale layers NETWORK",
-        layers, Layers, (), rest="networks"),
+        layers, Layers, (), listed="networks"),
     "diagnose": Verb("measure", "measure where the time of a training step goes, and suggest settings",
         _main("diagnose.diagnosis", _resolved, "diagnose"), grouped("diagnose", Diagnose)),
     "test-io": Verb("measure", "measure the input pipeline in images/s by reader and threads",

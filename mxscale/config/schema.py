@@ -76,9 +76,9 @@ def origin_of(pretrained: str) -> Tuple[str, str]:
 
     The kind is "run", "symbol", "torch", "hf", "latest", "zoo", "imagenet", or "path" for any other value.
     """
-    kind, _, rest = pretrained.partition(":")
-    if kind in (("run", "symbol", "torch", "hf") if rest else ("latest", "zoo", "imagenet")):
-        return kind, rest
+    kind, _, name = pretrained.partition(":")
+    if kind in (("run", "symbol", "torch", "hf") if name else ("latest", "zoo", "imagenet")):
+        return kind, name
     return "path", pretrained
 
 
