@@ -9,9 +9,10 @@ import sys
 from typing import List, Sequence, Tuple
 
 import numpy as np
+from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from mxscale.cli import composition
+from mxscale.cli import CONF, composition
 from mxscale.cli.verbs import VERBS, own_settings
 from mxscale.config.schema import checked, from_dict
 from mxscale.config.validation import validate
@@ -127,7 +128,7 @@ def _money(plans: Plans, limits: Limits, chosen: Sequence[int], axis) -> None:
 
 
 def main(path: str, *overrides: str) -> None:
-    with composition.hydra_started():
+    with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
         composed = composition.of_run(composition.compose("plan", list(overrides)))
     values = OmegaConf.to_container(composed, resolve=True)
     verb = checked({name: values.pop(name) for name in own_settings("plan")}, VERBS["plan"].settings)

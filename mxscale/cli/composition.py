@@ -1,14 +1,12 @@
 """What Hydra composes settings from: the files of conf/, and the defaults that are defined in Python."""
 
-from typing import ContextManager, List, Optional
+from typing import List, Optional
 
-from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from mxscale.cli import CONF
 from mxscale.cli.verbs import VERBS, own_settings
 from mxscale.config.networks import NETWORKS
 from mxscale.config.schema import Config, to_dict
@@ -32,11 +30,6 @@ def with_margin(side) -> Optional[int]:
 
 OmegaConf.register_new_resolver("with_margin", with_margin, replace=True)  # for conf/data
 SILENT = ["hydra/hydra_logging=disabled", "hydra/job_logging=disabled"]  # Hydra prints nothing itself
-
-
-def hydra_started() -> ContextManager:
-    """Make Hydra compose from conf/ within the block."""
-    return initialize_config_dir(str(CONF.resolve()), version_base="1.3")
 
 
 def compose(name: str, overrides: List[str], mode: RunMode = RunMode.RUN) -> DictConfig:

@@ -6,13 +6,14 @@ import re
 import sys
 from typing import List, Optional
 
+from hydra import initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mxscale import __version__
-from mxscale.cli import composition, help_pages, job, multirun, output
+from mxscale.cli import CONF, composition, help_pages, job, multirun, output
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.verbs import VERBS, Verb, own_settings
 from mxscale.config.schema import checked, flatten
@@ -62,9 +63,11 @@ def main(argv: Optional[List[str]] = None) -> int:
 def execute(name: str, *arguments: str) -> int:
     """Execute a verb or one of the options in place of a verb, and return the exit status."""
     if name in ("-h", "--help"):
-        return show(help_pages.overview(VERBS))
+        echo(help_pages.overview(VERBS))
+        return DONE
     if name == "--version":
-        return show(f"mxscale {__version__}")
+        echo(f"mxscale {__version__}")
+        return DONE
     try:
         variables.clean(os.environ)
         check_working_directory()
@@ -73,7 +76,7 @@ def execute(name: str, *arguments: str) -> int:
     if name not in VERBS:
         return refuse(f"mxscale {name}{nearest(name, VERBS, listed=list(VERBS))}")
     try:
-        with composition.hydra_started():
+        with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
             return run(VERBS[name], name, list(arguments))
     except KeyboardInterrupt:  # before a run handles the signals
         return INTERRUPTED
@@ -98,12 +101,6 @@ def check_working_directory() -> None:
         raise ConfigError(f"the working directory can't be used ({reason}); change to another") from None
 
 
-def show(text: str) -> int:
-    """Print a text that the reader may cut off, as `| head` does, and return the exit status."""
-    echo(text)
-    return DONE
-
-
 def run(verb: Verb, name: str, arguments: List[str]) -> int:
     """Compose the settings of a verb, execute it or print its help, and return the exit status."""
     session, settings = multirun.begin_session(), []
@@ -114,11 +111,13 @@ def run(verb: Verb, name: str, arguments: List[str]) -> int:
         composed = composition.of_run(config)
         if flags := HELP & set(arguments):
             values = flatten(OmegaConf.to_container(composed, resolve=True))
-            return show(help_pages.page(name, verb, values, complete="--help=all" in flags))
+            echo(help_pages.page(name, verb, values, complete="--help=all" in flags))
+            return DONE
     except Exception as error:  # Hydra raises many types
         return refuse(explain(error, own_settings(name), settings))
     if options.cfg:
-        return show(OmegaConf.to_yaml(composed).rstrip())
+        echo(OmegaConf.to_yaml(composed).rstrip())
+        return DONE
     if options.multirun:
         return multirun.run(config)
     HydraConfig.instance().set_config(config)
@@ -154,15 +153,15 @@ def canonical(argument: str) -> str:
 
 def keyed(verb: Verb, arguments: List[str]) -> List[str]:
     """Return the positional arguments of a verb as KEY='VALUE', and the others as they are."""
-    keys, rest, settings = list(verb.positional), [], []
+    keys, listed, settings = list(verb.positional), [], []
     for argument in arguments:
-        if not (keys or verb.rest) or re.match(r"[+~]*[\w.@]*=", argument):
+        if not (keys or verb.listed) or re.match(r"[+~]*[\w.@]*=", argument):
             settings.append(argument)
         elif keys:
             settings.append(f"{keys.pop(0)}={quoted(argument)}")
         else:
-            rest.append(quoted(argument))
-    return [*settings, f"{verb.rest}=[{','.join(rest)}]"] if rest else settings
+            listed.append(quoted(argument))
+    return [*settings, f"{verb.listed}=[{','.join(listed)}]"] if listed else settings
 
 
 def _perform(verb: Verb, name: str, composed) -> int:

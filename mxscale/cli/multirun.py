@@ -9,7 +9,6 @@ import traceback
 from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import List, Optional
 
 from hydra._internal.callbacks import Callbacks
@@ -126,7 +125,9 @@ def _trial_of(composed, hydra, since: Optional[float]) -> Trial:
     except OmegaConfBaseException:  # such as an unknown ${key}: `job` refuses the trial, and the others run
         values = OmegaConf.to_container(composed)
     sweep = SweepDirectory(hydra.sweep.dir)
-    conceal(sweep.path / "multirun.yaml")
+    written = sweep.path / "multirun.yaml"  # by Hydra before the first trial, passwords included
+    if written.exists() and (text := written.read_text()) != redact(text):
+        write_text(written, redact(text))
     typed = OmegaConf.to_container(hydra.overrides.task)
     return Trial(sweep, hydra.job.num, values, typed, since)
 
@@ -264,10 +265,10 @@ def facts_of(config, typed: List[str]) -> dict:
         if not values:
             raise ConfigError(f"{sweep.input_line}: the list of values is empty, so there is no trial to run")
         count *= values
-    launcher = config.hydra.runtime.choices.get("hydra/launcher")
-    kind = config.hydra.runtime.choices.get("hydra/sweeper")
-    batch = sweeper.get("n_jobs") if kind == "optuna" else sweeper.get("max_batch_size")
-    count = sweeper.n_trials if kind == "optuna" else count
+    launcher, kind = (config.hydra.runtime.choices.get(f"hydra/{group}") for group in ("launcher", "sweeper"))
+    batch = sweeper.get("max_batch_size")
+    if kind == "optuna":
+        count, batch = sweeper.n_trials, sweeper.get("n_jobs")
     most = min(count, batch or count)
     return {"swept": swept, "sweeper": kind, "launcher": launcher, "cells": count,
             "at_a_time": at_a_time(launcher, config.hydra.launcher.get("n_jobs"), most)}  # fmt: skip
@@ -278,10 +279,3 @@ def at_a_time(launcher: str, jobs: Optional[int], most: int) -> int:
     if launcher == "joblib":
         return min(most, available_cores() if jobs is None or jobs < 0 else max(1, jobs))
     return most if launcher == "submitit_local" else 1  # Slurm gives each its own cores
-
-
-def conceal(path: Path) -> None:
-    """Remove passwords from multirun.yaml, which Hydra writes before the first trial."""
-    text = path.read_text() if path.exists() else ""
-    if redact(text) != text:
-        write_text(path, redact(text))

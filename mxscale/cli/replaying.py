@@ -12,9 +12,9 @@ from mxscale.cli import job
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.multirun import OpenSweep
 from mxscale.cli.settings import resolve
+from mxscale.cli.verbs import VERBS
 from mxscale.config.schema import checked, from_dict, to_dict
 from mxscale.config.validation import validate
-from mxscale.config.verb_settings import InputRates, grouped
 from mxscale.config.verb_settings import Replay as ReplaySettings
 from mxscale.diagnose import input_rates
 from mxscale.environment import gpus, hosts
@@ -32,10 +32,8 @@ from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact
 
-# A verb that records one measurement in a run directory -> its function, its settings and their group
-MEASUREMENTS = {
-    "test-io": (input_rates.main, grouped("io", InputRates), "io"),
-}
+# A verb that records one measurement in a run directory -> its function, and the group of its settings
+MEASUREMENTS = {"test-io": (input_rates.main, "io")}
 
 
 class Request:
@@ -161,10 +159,10 @@ def settings(directory: SweepDirectory, replay: Replay, trial: Trial, request: R
 
 def measure(verb: str, values: dict, hook: sweep.Trial) -> Status:
     """Run a verb that records one measurement as a trial."""
-    function, verb_settings, group = MEASUREMENTS[verb]
+    function, group = MEASUREMENTS[verb]
     run_values = {key: value for key, value in values.items() if key != group}
     try:
-        options = checked({group: values[group]}, verb_settings)
+        options = checked({group: values[group]}, VERBS[verb].settings)
         config = resolve(validate(from_dict({**run_values, "name": hook.record.name})))
         exit_status = function(config, getattr(options, group), hook)
     except ConfigError as error:

@@ -40,9 +40,9 @@ def configure(values: dict, overrides) -> tuple:
 def with_typed_size(values: dict, overrides) -> dict:
     """Return the settings; data.image_size= on the command line replaces the size that model.input=checkpoint takes."""
     typed = any(override.lstrip("+").startswith("data.image_size=") for override in overrides)
-    if not typed or values["model"]["input"] != "checkpoint":
-        return values
-    return {**values, "model": {**values["model"], "input": "normalisation"}}
+    if typed and values["model"]["input"] == "checkpoint":
+        return {**values, "model": {**values["model"], "input": "normalisation"}}
+    return values
 
 
 def validated(values: dict, overrides) -> Config:
@@ -98,21 +98,18 @@ def resolve(config: Config) -> Config:
 def network_of(name: Optional[str], source: Optional[str]) -> str:
     """Return model.name as given, or the network of model.pretrained: its symbol graph, or the network of that run."""
     if source and origin_of(source)[0] == "symbol":
-        if name not in (None, SYMBOL):
-            raise ConfigError(
-                f"model.name={name}: model.pretrained={source} contains its own network; set model.name=null"
-            )
-        return SYMBOL
-    if source and os.path.isdir(source) and name in (None, SYMBOL):
+        known = SYMBOL
+    elif source and os.path.isdir(source) and name in (None, SYMBOL):
         known = RunDir(source).config().model.name
-        if name == SYMBOL != known:
-            raise ConfigError(f"model.name=symbol: the network of {source} is {known}; set model.name=null")
-        return known
-    if name is None:
-        raise ConfigError("model.name is missing: name the network that model.pretrained fits")
-    if name == SYMBOL:
-        raise ConfigError("model.name=symbol needs the network's graph: give model.pretrained=symbol:PREFIX")
-    return name
+    elif name in (None, SYMBOL):
+        raise ConfigError(
+            f"model.name={name or 'null'}: name a network, or give model.pretrained=symbol:PREFIX or RUN_DIR"
+        )
+    else:
+        return name
+    if name not in (None, known):
+        raise ConfigError(f"model.name={name}: model.pretrained={source} has the network {known}; set model.name=null")
+    return known
 
 
 # Settings that a resume may change; any other would make it another run. The price of the first start stays.

@@ -64,12 +64,6 @@ def score(values: dict, options: Score) -> None:
     echo(json.dumps(scores) if options.json else published.show(scores))
 
 
-def replay(values: dict, options: Replay) -> int:
-    from mxscale.cli import replaying
-
-    return replaying.main(values, options)
-
-
 def sync(values: dict, options: Sync) -> int:
     run, uri = RunDir(options.run), _validated(values).tracking.uri
     run.config()  # raises ConfigError for another folder
@@ -100,11 +94,11 @@ def _resolved(values: dict) -> Config:
     return resolve(_validated(values))
 
 
-def _main(module: str, settings: Callable[[dict], Config], group: Optional[str] = None) -> Callable[[dict, Any], Any]:
+def _main(module: str, settings: Callable[[dict], Any], group: Optional[str] = None) -> Callable[[dict, Any], Any]:
     """Return a function that calls a module's `main` with a run's settings and the verb's own, or a group of them."""
 
     def execute(values: dict, options: Any) -> Optional[int]:
-        config = settings(values)
+        config = settings(values)  # `dict` leaves them as composed
         return resolve_name(f"mxscale.{module}:main")(config, getattr(options, group) if group else options)
 
     return execute
@@ -118,7 +112,7 @@ class Verb:
     settings: Optional[type] = None  # dataclass of the settings besides those of a run
     groups: Optional[Tuple[str, ...]] = None  # of a run's settings that --help lists; None: all
     positional: Tuple[str, ...] = ()  # the keys of arguments without KEY=
-    rest: Optional[str] = None  # the key of a list of further ones
+    listed: Optional[str] = None  # the key of a list of further ones
 
 
 VERBS: Dict[str, Verb] = {
@@ -135,7 +129,7 @@ VERBS: Dict[str, Verb] = {
     "register": Verb("use", "log a run's network as an MLflow model, and register it: mxscale register RUN [NAME]",
         _main("serve.register", _validated), Register, ("tracking",), ("source", "registered")),
     "layers": Verb("use", "print the layers of networks with their parameters and FLOPs: mxscale layers NETWORK",
-        layers, Layers, (), rest="networks"),
+        layers, Layers, (), listed="networks"),
     "diagnose": Verb("measure", "measure where the time of a training step goes, and suggest settings",
         _main("diagnose.diagnosis", _resolved, "diagnose"), grouped("diagnose", Diagnose)),
     "test-io": Verb("measure", "measure the input pipeline in images/s by reader and threads",
@@ -157,7 +151,7 @@ VERBS: Dict[str, Verb] = {
     "sync": Verb("reproduce", "send what MLflow lacks of a run: mxscale sync RUN_DIR",
         sync, Sync, ("tracking",), ("run",)),
     "replay": Verb("reproduce", "repeat a published figure or table beside its numbers: mxscale replay NAME",
-        replay, Replay, None, ("replay",)),
+        _main("cli.replaying", dict), Replay, None, ("replay",)),
 }  # fmt: skip
 
 

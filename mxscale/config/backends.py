@@ -58,87 +58,41 @@ class Backend:
     gpus_only: bool = False  # does not train on a CPU
     aliases: Tuple[str, ...] = ()  # MXNet's kvstore types that are refused with a pointer to this back end
 
-    @property
-    def compression(self) -> Tuple[str, ...]:
-        """Values of comm.compression that it supports."""
-        return tuple(entry.name for entry in COMPRESSIONS.values() if not (self.needs_servers and entry.error_feedback))
-
     def repeats(self, ranks: int) -> bool:
         """Return whether two runs of one configuration with this number of ranks give the same bits."""
         return self.repeatable_ranks is None or ranks <= self.repeatable_ranks
 
 
+COMMUNICATORS = "mxscale.distributed.communicators"
 BACKENDS: Dict[str, Backend] = {
     entry.name: entry
     for entry in (
-        Backend(
-            name="horovod",
-            help="a ring of ranks over Gloo, MPI or NCCL",
-            implementation="mxscale.distributed.communicators:Horovod",
-            exchange=RING,
-            uses_horovod=True,
-            aliases=("byteps",),
-        ),
-        Backend(
-            name="local",
-            help="one rank without a communicator; MXNet's kvstore `local` is kvstore_local",
-            implementation="mxscale.distributed.communicators:Local",
-            single_rank=True,
-        ),
-        Backend(
-            name="device",
-            help="one process drives all devices of a machine; MXNet's kvstore sums on the devices",
-            implementation="mxscale.distributed.communicators:OneProcess",
-            exchange=ALL_TO_ALL,
-            drives_all_devices=True,
-            kvstore="device",
-        ),
-        Backend(
-            name="kvstore_local",
-            help="one process drives all devices of a machine; MXNet's kvstore sums in the memory of the CPU",
-            implementation="mxscale.distributed.communicators:OneProcess",
-            drives_all_devices=True,
-            kvstore="local",
-        ),
-        Backend(
-            name="nccl",
-            help="one process drives all GPUs of a machine; NCCL sums, called by MXNet's kvstore",
-            implementation="mxscale.distributed.communicators:OneProcess",
-            exchange=RING,
-            drives_all_devices=True,
-            kvstore="nccl",
-            mxnet_feature="NCCL",
-            gpus_only=True,
-        ),
-        Backend(
-            name="parameter_server",
-            help="parameter servers sum the gradients of each step",
-            implementation="mxscale.distributed.communicators:ParameterServers",
-            exchange=SERVERS,
-            uses_horovod=True,
-            needs_servers=True,
-            repeatable_ranks=2,
-            not_repeatable="not repeatable to the last bit: servers add in the order of arrival",
-            kvstore="dist_sync",
-            mxnet_feature="DIST_KVSTORE",
-            aliases=("dist", "dist_sync", "p3", "dist_async", "async", "dist_device_async", "dist_async_device"),
-        ),
-        Backend(
-            name="dist_device_sync",
-            help="one process of each machine sums the gradients of its devices, and servers sum those of the machines",
-            implementation="mxscale.distributed.communicators:NodeServers",
-            exchange=SERVERS,
-            uses_horovod=True,
-            process_per_node=True,
-            needs_servers=True,
-            repeatable_ranks=0,
-            not_repeatable="not repeatable to the last bit with three machines: servers add in the order of arrival",
-            kvstore="dist_device_sync",
-            mxnet_feature="DIST_KVSTORE",
-            aliases=("dist_sync_device",),
-        ),
+        Backend("horovod", "a ring of ranks over Gloo, MPI or NCCL", f"{COMMUNICATORS}:Horovod",
+                exchange=RING, uses_horovod=True, aliases=("byteps",)),
+        Backend("local", "one rank without a communicator; MXNet's kvstore `local` is kvstore_local",
+                f"{COMMUNICATORS}:Local", single_rank=True),
+        Backend("device", "one process drives all devices of a machine; MXNet's kvstore sums on the devices",
+                f"{COMMUNICATORS}:OneProcess", exchange=ALL_TO_ALL, drives_all_devices=True, kvstore="device"),
+        Backend("kvstore_local",
+                "one process drives all devices of a machine; MXNet's kvstore sums in the memory of the CPU",
+                f"{COMMUNICATORS}:OneProcess", drives_all_devices=True, kvstore="local"),
+        Backend("nccl", "one process drives all GPUs of a machine; NCCL sums, called by MXNet's kvstore",
+                f"{COMMUNICATORS}:OneProcess", exchange=RING, drives_all_devices=True, kvstore="nccl",
+                mxnet_feature="NCCL", gpus_only=True),
+        Backend("parameter_server", "parameter servers sum the gradients of each step",
+                f"{COMMUNICATORS}:ParameterServers", exchange=SERVERS, uses_horovod=True, needs_servers=True,
+                repeatable_ranks=2,
+                not_repeatable="not repeatable to the last bit: servers add in the order of arrival",
+                kvstore="dist_sync", mxnet_feature="DIST_KVSTORE",
+                aliases=("dist", "dist_sync", "p3", "dist_async", "async", "dist_device_async", "dist_async_device")),
+        Backend("dist_device_sync",
+                "one process of each machine sums the gradients of its devices, and servers sum those of the machines",
+                f"{COMMUNICATORS}:NodeServers", exchange=SERVERS, uses_horovod=True, needs_servers=True,
+                process_per_node=True, repeatable_ranks=0,
+                not_repeatable="not repeatable to the last bit with three machines: servers add as gradients arrive",
+                kvstore="dist_device_sync", mxnet_feature="DIST_KVSTORE", aliases=("dist_sync_device",)),
     )
-}
+}  # fmt: skip
 
 DEFAULT = "horovod"
 SINGLE_RANK = next(entry.name for entry in BACKENDS.values() if entry.single_rank)

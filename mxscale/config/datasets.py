@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
-from mxscale.util.errors import ConfigError
-
 
 @dataclass(frozen=True)
 class DataSet:
@@ -29,92 +27,34 @@ class DataSet:
     classes: Optional[int] = None  # published number of classes
     source: str = ""  # of these two numbers
 
-    def check_required(self, data) -> None:
-        """Raise ConfigError if `data`, a `config.schema.Data`, lacks a required setting."""
-        if not all(getattr(data, key) for key in self.required):
-            keys = " and ".join(f"data.{key}" for key in self.required)
-            verb = "are" if len(self.required) > 1 else "is"
-            raise ConfigError(f"{keys} {verb} missing: data={self.name} needs {self.expected}")
-
 
 def _published(name: str, help: str, **more) -> DataSet:
-    return DataSet(
-        name,
-        help,
-        f"mxscale.data.public.sets:{name.upper()}",
-        required=("root",),
-        expected="data.root=DIR, where its files are or will be fetched to",
-        published=True,
-        reencoded=True,
-        **more,
+    return DataSet(name, help, f"mxscale.data.public.sets:{name.upper()}", required=("root",),
+                   expected="data.root=DIR, where its files are or will be fetched to",
+                   published=True, reencoded=True, **more)  # fmt: skip
+
+
+CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html"
+DATASETS = {
+    entry.name: entry
+    for entry in (
+        DataSet("digits", "1,797 scans of handwritten digits, 8x8 pixels, included in the package",
+                "mxscale.data.sources:digits", scans=True),
+        DataSet("imagefolder", "a folder of images, one folder per class", "mxscale.data.sources:imagefolder",
+                required=("root",), expected="data.root=DIR with DIR/<class>/<image>.jpg", reencoded=True),
+        DataSet("recordio", "RecordIO files as im2rec writes them", "mxscale.data.records:recordio_job",
+                required=("train", "val"), expected="data.train=FILE.rec data.val=FILE.rec"),
+        DataSet("synthetic", "random images generated on the device, to measure training without input",
+                "mxscale.data.reader.batches:SyntheticData", generated=True),
+        _published("mnist", "70,000 scans of handwritten digits in 10 classes, 28x28 pixels", scans=True,
+                   train_images=60_000, classes=10, source="http://yann.lecun.com/exdb/mnist/"),
+        _published("cifar10", "60,000 photographs in 10 classes, 32x32 pixels", scans=True,
+                   train_images=50_000, classes=10, source=CIFAR),
+        _published("cifar100", "60,000 photographs in 100 classes, 32x32 pixels", scans=True,
+                   train_images=50_000, classes=100, source=CIFAR),
+        _published("caltech256", "30,607 photographs in 256 classes",
+                   classes=256, source="https://data.caltech.edu/records/nyy15-4j048"),
+        _published("imagenet", "ILSVRC 2012: 1,281,167 training and 50,000 validation photographs in 1,000 classes",
+                   own_validation=True, train_images=1_281_167, classes=1000, source="arXiv:1409.0575, table 2"),
     )
-
-
-_ENTRIES = (
-    DataSet(
-        "digits",
-        "1,797 scans of handwritten digits, 8x8 pixels, included in the package",
-        "mxscale.data.sources:digits",
-        scans=True,
-    ),
-    DataSet(
-        "imagefolder",
-        "a folder of images, one folder per class",
-        "mxscale.data.sources:imagefolder",
-        required=("root",),
-        expected="data.root=DIR with DIR/<class>/<image>.jpg",
-        reencoded=True,
-    ),
-    DataSet(
-        "recordio",
-        "RecordIO files as im2rec writes them",
-        "mxscale.data.records:recordio_job",
-        required=("train", "val"),
-        expected="data.train=FILE.rec data.val=FILE.rec",
-    ),
-    DataSet(
-        "synthetic",
-        "random images generated on the device, to measure training without input",
-        "mxscale.data.reader.batches:SyntheticData",
-        generated=True,
-    ),
-    _published(
-        "mnist",
-        "70,000 scans of handwritten digits in 10 classes, 28x28 pixels",
-        scans=True,
-        train_images=60_000,
-        classes=10,
-        source="http://yann.lecun.com/exdb/mnist/",
-    ),
-    _published(
-        "cifar10",
-        "60,000 photographs in 10 classes, 32x32 pixels",
-        scans=True,
-        train_images=50_000,
-        classes=10,
-        source="https://www.cs.toronto.edu/~kriz/cifar.html",
-    ),
-    _published(
-        "cifar100",
-        "60,000 photographs in 100 classes, 32x32 pixels",
-        scans=True,
-        train_images=50_000,
-        classes=100,
-        source="https://www.cs.toronto.edu/~kriz/cifar.html",
-    ),
-    _published(
-        "caltech256",
-        "30,607 photographs in 256 classes",
-        classes=256,
-        source="https://data.caltech.edu/records/nyy15-4j048",
-    ),
-    _published(
-        "imagenet",
-        "ILSVRC 2012: 1,281,167 training and 50,000 validation photographs in 1,000 classes",
-        own_validation=True,
-        train_images=1_281_167,
-        classes=1000,
-        source="arXiv:1409.0575, table 2",
-    ),
-)
-DATASETS = {entry.name: entry for entry in _ENTRIES}
+}  # fmt: skip

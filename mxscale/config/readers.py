@@ -28,11 +28,7 @@ READERS = {
             "MXNet's ImageRecordIter, float32 batches",
             "mxscale.data.reader.record_iter",
             normalised=True,
-            lacks={
-                "sampling": "any",
-                "augment.erase": "any",
-                "augment.stretch": "random_resized",
-            },
+            lacks={"sampling": "any", "augment.erase": "any", "augment.stretch": "random_resized"},
             threads=2,
         ),
     )

@@ -7,15 +7,13 @@ the values. Ranks read the same dictionary from `config.yaml`.
 import dataclasses
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Dict, List, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, List, Optional, Tuple
 
 from mxscale.config import typed
 from mxscale.config.backends import PRECISIONS
 from mxscale.config.operation_settings import Budget, Launch, Machine, Rerun, Sweep, Tracking
-from mxscale.config.setting import MAX_SEED, Rule, describe, setting
+from mxscale.config.setting import FOLDER, MAX_SEED, Rule, describe, setting
 from mxscale.config.training_settings import Batch, Checkpoint, Comm, Data, Model, Optimizer, Schedule
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,13 +34,13 @@ class Config:
     validate_every: int = setting(1, "interval between validations; the last epoch has one", unit="epochs", low=1)
     claims: List[str] = setting([], "published figures that the run repeats (mxscale/tables/claims.csv)")
     target_top1: Optional[float] = setting(
-        None, "validation accuracy; time and cost to reach it are recorded", unit="%", low=0, high=100
+        None, "validation accuracy whose time is recorded", unit="%", low=0, high=100
     )
     stop_at_target: bool = setting(False, "end the training at the first validation that reaches target_top1")
     patience: Optional[int] = setting(
         None, "early stopping: end after this many validations without a higher top-1", unit="validations", low=1
     )
-    runs: str = setting("runs", "folder for run directories")
+    runs: str = setting("runs", "folder for run directories", **FOLDER)
     resume: Optional[str] = setting(None, "run directory to resume; auto: the newest unfinished run of this config")
     batch: Batch = field(default_factory=Batch)
     data: Data = field(default_factory=Data)
@@ -78,20 +76,20 @@ def origin_of(pretrained: str) -> Tuple[str, str]:
 
     The kind is "run", "symbol", "torch", "hf", "latest", "zoo", "imagenet", or "path" for any other value.
     """
-    kind, _, rest = pretrained.partition(":")
-    if kind in (("run", "symbol", "torch", "hf") if rest else ("latest", "zoo", "imagenet")):
-        return kind, rest
+    kind, _, name = pretrained.partition(":")
+    if kind in (("run", "symbol", "torch", "hf") if name else ("latest", "zoo", "imagenet")):
+        return kind, name
     return "path", pretrained
 
 
-def from_dict(values: Dict[str, Any], cls: Type[T] = Config) -> T:
-    """Return settings from nested plain values; missing keys have their defaults. Raises ConfigError."""
-    return typed.instance(cls, values)
+def from_dict(values: Dict[str, Any]) -> Config:
+    """Return the config of nested plain values; missing keys have their defaults. Raises ConfigError."""
+    return typed.instance(Config, values)
 
 
 def checked(values: Dict[str, Any], cls: type) -> Any:
-    """Return an instance of `cls` with these values. Raises ConfigError as `from_dict` does, and for a broken rule."""
-    settings = from_dict(values, cls)
+    """Return an instance of `cls` with these values. Raises ConfigError, also for a broken rule."""
+    settings = typed.instance(cls, values)
     check_rules(settings)
     return settings
 

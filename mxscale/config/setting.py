@@ -8,6 +8,8 @@ from typing import Any, Iterator, Optional, Sequence, Tuple
 from mxscale.util.errors import ConfigError, nearest
 
 MAX_SEED = 2**31 - 1
+# Files hold the name of the folder. Bytes that are no UTF-8 are read as \udc80 to \udcff (surrogateescape)
+FOLDER = {"pattern": "(?!\\s*\\Z|-)[^\udc80-\udcff]+", "form": "a folder in UTF-8; ./-x if it begins with -"}
 SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # normal float32, which MXNet's operators take
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from typing import Any, Iterable, Optional
+from typing import Any, Iterable, Optional, Sequence
 
 from mxscale.config import removed
 from mxscale.config.readers import READERS
@@ -42,7 +42,7 @@ def signature(config: Config, data_digest: str, weights_digest: Optional[str], r
     """
     values = unflatten({**removed.DEFAULTS, **flatten(to_dict(config))})  # equal to those of earlier versions
     threads = () if READERS[config.data.reader].threads else ("data.threads",)
-    remove(values, [*UNSIGNED, *DATA_PATHS, *threads, *(() if ranks else RANKS)])
+    values = without(values, [*UNSIGNED, *DATA_PATHS, *threads, *(() if ranks else RANKS)])
     values["data"]["digest"] = data_digest
     if isinstance(config.data.classes, str):  # a file: the digest includes the names in it
         values["data"]["classes"] = None
@@ -55,14 +55,9 @@ def within(key: str, names: Iterable[str]) -> bool:
     return any(f"{key}.".startswith(f"{name}.") for name in names)
 
 
-def remove(values: dict, names: Iterable[str]) -> None:
-    """Remove settings and groups from nested `values`; missing ones are ignored."""
-    for name in names:
-        group, _, key = name.partition(".")
-        if not key:
-            values.pop(group, None)
-        elif isinstance(values.get(group), dict):
-            values[group].pop(key, None)
+def without(values: dict, names: Sequence[str]) -> dict:
+    """Return nested `values` without some settings and groups."""
+    return unflatten({key: value for key, value in flatten(values).items() if not within(key, names)})
 
 
 def hash_of(values: Any) -> str:

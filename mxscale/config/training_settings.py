@@ -8,7 +8,7 @@ from mxscale.config.backends import BACKENDS, COMPRESSIONS, DEFAULT, Backend, Co
 from mxscale.config.datasets import DATASETS
 from mxscale.config.optimizers import SCHEDULES
 from mxscale.config.readers import READERS
-from mxscale.config.setting import MAX_SEED, setting
+from mxscale.config.setting import FOLDER, MAX_SEED, setting
 
 MAX_PIXELS = 4096  # side of a decoded image, of which each rank holds many; 48 MB
 
@@ -66,9 +66,7 @@ class Data:
     classes: Union[List[str], str, None] = setting(
         None, "names of the classes to use, or a file with the names of all in its lines; in label order; null: all"
     )
-    num_classes: Optional[int] = setting(
-        None, "number of classes; null: read from the labels (recordio), 1000 (synthetic)", low=2
-    )
+    num_classes: Optional[int] = setting(None, "null: from the labels (recordio), 1000 (synthetic)", low=2)
     num_images: int = setting(1280, "synthetic: images per epoch", low=1)
     train_per_class: Optional[int] = setting(None, "training images to keep of each class; null: all", low=1)
     val_share: Optional[float] = setting(
@@ -90,10 +88,8 @@ class Data:
     )
     pack_quality: int = setting(95, "JPEG quality of packed images", low=1, high=100)
     on_bad: str = setting("error", "invalid images: refuse the set, or skip them", choices=("error", "skip"))
-    allow_duplicates: bool = setting(
-        False, "accept and count images that occur in two splits or classes; false: refuse the set"
-    )
-    cache: str = setting("runs/data", "folder for packed sets, shared by runs in any folder: it does not follow runs")
+    allow_duplicates: bool = setting(False, "accept and count images that occur in two splits or classes")
+    cache: str = setting("runs/data", "folder for packed sets, which does not follow runs", **FOLDER)
     reader: str = setting("turbojpeg", "what reads and decodes packed images", choices=READERS)
     sampling: str = setting(
         "uniform", "images of an epoch: each once, or all classes equally often", choices=("uniform", "balanced")
@@ -104,10 +100,8 @@ class Data:
     interpolation: str = setting(
         "bilinear", "interpolation where the input pipeline resizes", choices=("bilinear", "bicubic", "area", "lanczos")
     )
-    mean: List[float] = setting([123.68, 116.779, 103.939], "mean of red, green and blue, of 0-255", length=3)
-    std: List[float] = setting(
-        [58.393, 57.12, 57.375], "standard deviation of the channels on the scale 0-255", above=0, length=3
-    )
+    mean: List[float] = setting([123.68, 116.779, 103.939], "mean of red, green and blue on the scale 0-255", length=3)
+    std: List[float] = setting([58.393, 57.12, 57.375], "their standard deviation", above=0, length=3)
     augment: Augment = dataclasses.field(default_factory=Augment)
     shards: Optional[int] = setting(
         None, "virtual shards, which fix the order of the data; null: the ranks of the first start", low=1
@@ -144,9 +138,7 @@ class Model:
         "layers without training: all but the head (features), or up to and including a stage",
         choices=("none", "features", "stage1", "stage2", "stage3", "stage4"),
     )
-    zero_gamma: bool = setting(
-        True, "initialise gamma of each residual block's last batch norm to 0 (arXiv:1706.02677, sec. 5.1)"
-    )
+    zero_gamma: bool = setting(True, "set gamma of a residual block's last batch norm to 0 (arXiv:1706.02677, 5.1)")
     bn_statistics: str = setting(
         "moving", "batch norm statistics in validation (arXiv:1711.04325, sec. 2)", choices=("moving", "last_batch")
     )
@@ -162,9 +154,7 @@ class Optimizer:
     weight_decay: float = setting(1e-4, "weight decay", low=0)
     decay_norm_bias: bool = setting(False, "apply weight decay to biases and to batch norm's gamma and beta as well")
     clip_gradient: Optional[float] = setting(None, "largest absolute value in a gradient; null: any", low=0)
-    clip_norm: Optional[float] = setting(
-        None, "largest norm of all gradients together (arXiv:1211.5063, sec. 3.2); null: no clipping", above=0
-    )
+    clip_norm: Optional[float] = setting(None, "largest norm of all gradients (arXiv:1211.5063); null: any", above=0)
     ema_decay: Optional[float] = setting(
         None, "decay of the weights' moving average, which is validated and exported; null: none", above=0, high=0.99999
     )
@@ -210,9 +200,7 @@ class Comm:
 
     backend: str = setting(DEFAULT, "communication back end", choices=BACKENDS)
     transport: str = setting("gloo", "transport of Horovod and of the launch", choices=("gloo", "mpi"))
-    bucket_mb: Optional[float] = setting(
-        None, "size of a gradient bucket; null: derived from the size of all gradients", unit="MiB", low=0.001
-    )
+    bucket_mb: Optional[float] = setting(None, "size of a gradient bucket; null: automatic", unit="MiB", low=0.001)
     overlap: bool = setting(True, "exchange gradients during the backward pass; false: after it")
     compression: str = setting("none", "gradients in transit", choices=COMPRESSIONS)
     double_buffering: bool = setting(False, "apply gradients one step late and exchange them during that step")

@@ -101,6 +101,4 @@ def _scalar(value, hint, where, record):
 
 
 def _shown(value, record):
-    if record:
-        return repr(value)
-    return "null" if value is None else value
+    return repr(value) if record else "null" if value is None else value

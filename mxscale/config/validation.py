@@ -20,8 +20,6 @@ from mxscale.util import hostfile
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact_address
 
-UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are no UTF-8, as Python's surrogateescape reads them
-
 
 def validate(config: Config) -> Config:
     """Return the config after all checks, a hostfile replaced by its hosts.
@@ -39,9 +37,6 @@ def validate(config: Config) -> Config:
     check_rules(config)
     data, optimizer, comm, precision = config.data, config.optimizer, config.comm, config.precision
     _check_run(config)
-    _check_average(optimizer, precision)
-    for key, folder in (("runs", config.runs), ("data.cache", data.cache)):
-        _check_folder(key, folder)
     _check_data(data)
     _check_input(data, config.batch)
     _check_class_balance(data, config.class_weights)
@@ -50,7 +45,7 @@ def validate(config: Config) -> Config:
     _check_hosts(config.launch.hosts)
     _check_ranks(config.launch, comm, data.shards)
     _check_servers(comm)
-    _check_precision(comm, precision)
+    _check_precision(comm, precision, optimizer.ema_decay)
     return config
 
 
@@ -69,20 +64,13 @@ def _check_run(config: Config) -> None:
         raise ConfigError(f"sweep.objective={objective}: expected [accuracy], [cost] or [accuracy,cost]")
 
 
-def _check_folder(key: str, folder: str) -> None:
-    if not folder.strip() or folder.startswith("-"):
-        raise ConfigError(f"{key}={folder}: expected a folder; one whose name begins with - is ./{folder or '-x'}")
-    if UNDECODED.search(folder):
-        raise ConfigError(f"{key}={folder}: the name is not UTF-8, as files hold it; rename the folder")
-
-
 def _check_data(data: Data) -> None:
-    DATASETS[data.kind].check_required(data)
+    for key in DATASETS[data.kind].required:
+        if not getattr(data, key):
+            raise ConfigError(f"data.{key} is missing: data={data.kind} needs {DATASETS[data.kind].expected}")
     printable = redact_address(data.mirror or "")
-    if data.mirror is not None and not re.match(r"https?://[^/]", data.mirror):
-        raise ConfigError(f"data.mirror={printable}: expected http://HOST/FOLDER or https://HOST/FOLDER")
-    if data.mirror and data.mirror != printable:
-        raise ConfigError(f"data.mirror={printable}: can't have a password; download the files to data.root instead")
+    if data.mirror is not None and (data.mirror != printable or not re.match(r"https?://[^/]", data.mirror)):
+        raise ConfigError(f"data.mirror={printable}: expected http://HOST/FOLDER or https://HOST/FOLDER, no password")
     if (data.val_share or 0) + data.test_share >= 1:
         raise ConfigError("data.val_share + data.test_share: expected a sum below 1, which leaves images to train on")
     if data.val_share is None and data.train_per_class is None:
@@ -161,14 +149,6 @@ def _check_optimizer(optimizer: Optimizer, schedule: Schedule) -> None:
             raise ConfigError(f"{key}: 0 is invalid with optimizer.name={name}, which divides by the learning rate")
 
 
-def _check_average(optimizer: Optimizer, precision: str) -> None:
-    if optimizer.ema_decay and precision == "float16":
-        raise ConfigError(
-            f"optimizer.ema_decay={optimizer.ema_decay} with precision=float16: an average in float16 loses changes; "
-            "use precision=amp"
-        )
-
-
 def _check_hosts(hosts: Any) -> None:
     if hosts is None:
         return
@@ -213,13 +193,18 @@ def _check_servers(comm: Comm) -> None:
         )
 
 
-def _check_precision(comm: Comm, precision: str) -> None:
+def _check_precision(comm: Comm, precision: str, ema_decay: Optional[float]) -> None:
+    if ema_decay and precision == "float16":
+        raise ConfigError(
+            f"optimizer.ema_decay={ema_decay} with precision=float16: an average in float16 loses changes; "
+            "use precision=amp"
+        )
     if comm.double_buffering and precision == "amp":
         raise ConfigError(
             "comm.double_buffering=true with precision=amp: gradients are applied one step late, when the loss scale "
             "may have changed; use precision=float16 or float32"
         )
-    if comm.compression not in comm.entry.compression:
+    if comm.in_transit.error_feedback and comm.entry.needs_servers:
         why = "a checkpoint cannot hold its residuals of a run with parameter servers; use comm=horovod"
         raise ConfigError(f"comm.compression={comm.compression} with comm={comm.backend}: {why}")
     if precision not in comm.in_transit.accepted:

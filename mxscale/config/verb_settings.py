@@ -13,10 +13,12 @@ from mxscale.util.errors import ConfigError
 
 MAX_THREADS = RULES["data.threads"].high
 MODEL = "run directory, latest, run:ID, exported .onnx file, or weights as in model.pretrained (with model=NAME)"
+PREDICT = "mxscale predict MODEL IMAGES, such as latest photos/"
 MARKETS = RULES["machine.market"].choices
 MACHINE = f"[^:]+(:({'|'.join(MARKETS)}))?"
 MACHINES = " or ".join(["INSTANCE", *(f"INSTANCE:{market}" for market in MARKETS)])
 REGISTERED = "[^/:]+"  # names of models that MLflow accepts
+Texts, Integers = Union[List[str], str, None], Union[List[int], int, None]
 MOST = 10**6  # nodes, or images of a batch
 
 
@@ -37,12 +39,8 @@ def as_json(what: str) -> Any:
 
 @dataclass(frozen=True)
 class Predict:
-    source: Optional[str] = setting(None, MODEL, required="mxscale predict MODEL IMAGES, such as latest photos/")
-    images: Optional[List[str]] = setting(
-        [],
-        "files and folders of images",
-        required="mxscale predict MODEL IMAGES, such as latest photos/",
-    )
+    source: Optional[str] = setting(None, MODEL, required=PREDICT)
+    images: Optional[List[str]] = setting([], "files and folders of images", required=PREDICT)
     top: int = setting(5, "classes for each image", low=1)
     output: Optional[str] = file_name("file of predictions; null: lines in the terminal", ".csv")
     sheet: Optional[str] = file_name("file with a picture of each image beside its predictions", ".html")
@@ -60,9 +58,7 @@ class Evaluate:
 @dataclass(frozen=True)
 class Export:
     source: Optional[str] = setting(
-        None,
-        "run directory, latest, run:ID, or weights as in model.pretrained (with model=NAME)",
-        required="mxscale export MODEL, such as latest",
+        None, "run directory, latest, run:ID, or weights as in model.pretrained", required="mxscale export MODEL"
     )
     format: str = setting(
         "onnx",
@@ -124,10 +120,7 @@ class FindLr:
 class InputRates:
     seconds: float = setting(5.0, "time of each measurement", unit="s", above=0)
     threads: List[int] = setting(
-        [],
-        "values of data.threads, such as [1,2,4]; none: 1, 2, 4, ... and the number of cores",
-        low=1,
-        high=MAX_THREADS,
+        [], "values of data.threads, such as [1,2,4]; none: 1, 2, 4, ... and all cores", low=1, high=MAX_THREADS
     )
     readers: Optional[List[str]] = setting(
         list(READERS), "values of data.reader", choices=READERS, required=f"io.readers=[{','.join(READERS)}]"
@@ -156,24 +149,20 @@ class AllReduce:
 class Plan:
     """The first keys take a list or one value; null: the value of the named setting."""
 
-    nodes: Union[List[int], int, None] = setting([1, 2, 4, 8], "numbers of nodes", low=1, high=MOST)
-    instance: Union[List[str], str, None] = setting(
+    nodes: Integers = setting([1, 2, 4, 8], "numbers of nodes", low=1, high=MOST)
+    instance: Texts = setting(
         None, "instances, such as p3.16xlarge:spot; null: machine.instance", pattern=MACHINE, form=MACHINES
     )
-    comm: Union[List[str], str, None] = setting(None, "back ends; null: comm.backend", choices=tuple(MODELLED))
-    servers: Union[List[str], str, None] = setting(
+    comm: Texts = setting(None, "back ends; null: comm.backend", choices=tuple(MODELLED))
+    servers: Texts = setting(
         "1x",
         "machines for parameter servers only: a number, or 1x, 2x for that many per node; 0: servers share the nodes",
         pattern=r"\d{1,6}|[1-9]\d{0,5}x",
         form="whole numbers of at most six digits, or a multiple of the nodes such as 1x",
     )
-    batch: Union[List[int], int, None] = setting(
-        None, "batch sizes per device; null: batch.per_device", low=1, high=MOST
-    )
-    precision: Union[List[str], str, None] = setting(
-        None, "number formats; null: precision", choices=RULES["precision"].choices
-    )
-    compression: Union[List[str], str, None] = setting(
+    batch: Integers = setting(None, "batch sizes per device; null: batch.per_device", low=1, high=MOST)
+    precision: Texts = setting(None, "number formats; null: precision", choices=RULES["precision"].choices)
+    compression: Texts = setting(
         None, "compressions; null: comm.compression", choices=RULES["comm.compression"].choices
     )
     double_buffering: Union[List[bool], bool, None] = setting(None, "false, true or both; null: comm.double_buffering")
@@ -189,9 +178,7 @@ class Plan:
     images_per_s: Optional[float] = setting(
         None, "throughput of a device; null: as calibrated, else published, else from FLOPs", unit="images/s", above=0
     )
-    calibrate: Union[List[str], str, None] = setting(
-        None, "directories to calibrate from: of runs, and of mxscale test-allreduce for a link"
-    )
+    calibrate: Texts = setting(None, "directories of runs and of mxscale test-allreduce to calibrate from")
     input_images_per_s: Optional[float] = setting(
         None, "throughput of one node's input pipeline (mxscale test-io); null: no limit", unit="images/s", above=0
     )
@@ -217,9 +204,7 @@ class PlanVerb:
 
 @dataclass(frozen=True)
 class Prices:
-    update: Optional[str] = setting(
-        None, "SkyPilot's aws/vms.csv, whose prices are added to machine.prices (RUNS/prices.csv)"
-    )
+    update: Optional[str] = setting(None, "SkyPilot's aws/vms.csv, which is added to machine.prices")
     as_of: Optional[str] = setting(None, "date of the imported prices, YYYY-MM-DD; null: today")
     source: Optional[str] = setting(
         None, "name of the source, to which the file's digest is appended; null: the file's name"

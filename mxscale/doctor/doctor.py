@@ -21,7 +21,7 @@ from mxscale.launcher.context import Hook, RunContext
 from mxscale.launcher.progress import echo
 from mxscale.rundir.plan import Plan
 from mxscale.util import text_table
-from mxscale.util.signal_names import signal_name
+from mxscale.util.errors import signal_name
 
 TIMEOUT_S = 120.0  # MXNet's import from a cold or remote disk is slow
 

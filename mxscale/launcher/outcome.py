@@ -17,8 +17,7 @@ from mxscale.launcher.failure import WIDTH, Failure, Logs
 from mxscale.launcher.supervisor import Watched
 from mxscale.records import summary
 from mxscale.rundir.status import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, RankStatus, Status
-from mxscale.util.errors import ConfigError
-from mxscale.util.signal_names import signal_name
+from mxscale.util.errors import ConfigError, signal_name
 
 RANKS_ENDED = "processes exited with non-zero status"  # Horovod's error after it started the ranks
 

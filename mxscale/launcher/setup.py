@@ -32,8 +32,7 @@ from mxscale.rundir.price import Price
 from mxscale.tracking import uris
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
-from mxscale.util.errors import ConfigError, RunFailed
-from mxscale.util.signal_names import signal_name
+from mxscale.util.errors import ConfigError, RunFailed, signal_name
 
 ORPHANS_S = 120.0  # longest wait for ranks that a killed parent or a lost host left behind
 

@@ -15,8 +15,7 @@ import psutil
 from mxscale.config.networks import SYMBOL
 from mxscale.environment.container_limits import available_memory
 from mxscale.models import zoo
-from mxscale.util.errors import ConfigError
-from mxscale.util.signal_names import signal_name
+from mxscale.util.errors import ConfigError, signal_name
 
 CPP_STACK = re.compile(r"\s*\[bt\]|Stack trace")  # MXNet 1.5 prints it after the message
 LIMIT_S = 120  # of processor time; a ResNet-152 takes about 5 s

@@ -105,7 +105,7 @@ def _refusal(nodes: int, comm: str, precision: str, compression: str, double_buf
         return f"comm={comm} drives the devices of one node"
     if precision not in wire.accepted:
         return f"compression={compression} needs {' or '.join(wire.accepted)} gradients"
-    if compression not in backend.compression:
+    if wire.error_feedback and backend.needs_servers:
         return "the back end does not have this compression"
     if double_buffering and precision == "amp":
         return "double buffering does not work with precision=amp"

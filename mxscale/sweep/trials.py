@@ -1,12 +1,11 @@
 """Identity, name and threads of a sweep's trials, from overrides and settings."""
 
-import copy
 import hashlib
 import re
 from typing import Dict, Iterable, List, Mapping, Sequence
 
 from mxscale.config.schema import Config
-from mxscale.config.signature import UNSIGNED, hash_of, remove, within
+from mxscale.config.signature import UNSIGNED, hash_of, within, without
 from mxscale.config.sizes import auto_ranks
 from mxscale.util.redaction import redact
 
@@ -44,10 +43,8 @@ def key(values: dict, swept: Iterable[str] = ()) -> str:
     Args:
         swept: Keys that the sweep varies; always included.
     """
-    signed = copy.deepcopy(values)
     counts = [name for name in UNSIGNED if any(within(varied, [name]) or within(name, [varied]) for varied in swept)]
-    remove(signed, [name for name in UNSIGNED if name not in counts])
-    return hash_of(signed)
+    return hash_of(without(values, [name for name in UNSIGNED if name not in counts]))
 
 
 def swept(overrides: Sequence[str], keys: Mapping[str, str]) -> List[str]:

@@ -1,6 +1,7 @@
-"""The error type for invalid input, and suggestions for misspelt names."""
+"""The errors that end a run with one line, and texts for their messages."""
 
 import difflib
+import signal
 
 
 class ConfigError(ValueError):
@@ -30,3 +31,11 @@ def nearest(key: str, names, where: str = "", listed=None) -> str:
     if near:
         return f": did you mean {where}{near[0]}?"
     return f": expected one of {', '.join(sorted(map(str, listed or names)))}"
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGKILL; `signal 37` for one without a name, a real-time signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

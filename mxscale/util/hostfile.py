@@ -14,13 +14,7 @@ def read(path: str) -> List[str]:
     """Return the hosts of a hostfile in the form of the `launch.hosts` list.
 
     A line is `HOST slots=RANKS`, `HOST:RANKS` or `HOST` (one rank). The ranks of repeated lines add up.
-    `#` starts a comment.
-
-    Returns:
-        `HOST:RANKS` for each host, in the order of the file.
-
-    Raises:
-        ConfigError: The file is not readable, has no host, or has a line of another form.
+    `#` starts a comment. Raises ConfigError.
     """
     try:
         lines = read_text(path).splitlines()

@@ -284,7 +284,7 @@ def test_unreadable_run_is_one_line(tmp_path):
 
 @pytest.mark.parametrize("key", ["runs", "data.cache"])
 def test_folder_that_files_can_not_name_is_refused(refused_here, key):
-    contains(refused_here(f'{key}="/tmp/\udcff"'), f"{key}=/tmp/", "not UTF-8")
+    contains(refused_here(f'{key}="/tmp/\udcff"'), f"{key}=/tmp/", "UTF-8")
 
 
 @pytest.mark.parametrize("text", ["a: &a [*a]\n", "a: &a {b: *a}\n"])

@@ -148,7 +148,7 @@ def test_an_invalid_value_is_refused(key, value, message):
         ),
         (
             {"data": {"kind": "recordio", "train": "a.rec"}},
-            "data.train and data.val are missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec",
+            "data.val is missing: data=recordio needs data.train=FILE.rec data.val=FILE.rec",
         ),
         (
             {"data": {"kind": "mnist"}},
@@ -161,7 +161,7 @@ def test_an_invalid_value_is_refused(key, value, message):
         ),
         (
             {"data": {"mirror": "file:///etc"}},
-            "data.mirror=file:///etc: expected http://HOST/FOLDER or https://HOST/FOLDER",
+            "data.mirror=file:///etc: expected http://HOST/FOLDER or https://HOST/FOLDER, no password",
         ),
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from mxscale.config.schema import from_dict
-from mxscale.config.signature import UNSIGNED, remove, signature, within
+from mxscale.config.signature import UNSIGNED, signature, within, without
 from mxscale.records import recorded
 
 DIGESTS = ("data", None)
@@ -54,10 +54,9 @@ def test_within(key, names, expected):
     assert within(key, names) == expected
 
 
-def test_remove_ignores_missing_settings():
-    values = {"a": {"b": 1, "c": 2}, "d": 3, "e": 4}
-    remove(values, ["a.b", "d", "a.missing", "f", "e.g"])
-    assert values == {"a": {"c": 2}, "e": 4}
+def test_without_ignores_missing_settings():
+    values = {"a": {"b": 1, "c": 2}, "d": 3, "e": 4, "h": {"i": 5}}
+    assert without(values, ["a.b", "d", "a.missing", "f", "e.g", "h"]) == {"a": {"c": 2}, "e": 4}
 
 
 def test_unsigned_settings_do_not_separate_report_rows():

@@ -133,10 +133,10 @@ def test_plan_records_the_origin_of_the_weights(prepared, prefix):
     [
         (
             ["model.pretrained=symbol:/x", "model.name=small"],
-            "model.name=small: model.pretrained=symbol:/x contains its own network; set model.name=null",
+            "model.name=small: model.pretrained=symbol:/x has the network symbol; set model.name=null",
         ),
-        (["model.pretrained=zoo"], "model.name is missing"),
-        (["model.pretrained=null", "model.name=symbol"], "give model.pretrained=symbol:PREFIX"),
+        (["model.pretrained=zoo"], "model.name=null: give a network"),
+        (["model.pretrained=null", "model.name=symbol"], "model.pretrained=symbol:PREFIX"),
     ],
 )
 def test_model_name_must_fit_the_source(words, message):

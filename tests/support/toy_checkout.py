@@ -27,7 +27,7 @@ class ToyCheckout:
         path, _, name = registry.partition(":")
         file = folder / "mxscale" / path
         before, begin, text = file.read_text().partition(f"\n{name}: ")
-        head, end, tail = text.partition("    )\n}\n")
+        head, end, tail = text.partition("    )\n}")
         file.write_text(before + begin + head + entry + end + tail)
         (folder / "mxscale" / module).write_text(implementation)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import mxscale
+from mxscale.config.schema import RULES
 from mxscale.config.verb_settings import REGISTERED
 from mxscale.data.public import fetch
 from mxscale.doctor.checks import IMPORT_FIXES
@@ -35,7 +36,7 @@ HELD = {
     ("doctor/checks.py", "pattern"): [pattern for pattern, _ in IMPORT_FIXES],
     ("perfmodel/published/rows.py", "DETAILS[name]"): [*DETAILS.values()],
     ("perfmodel/hardware.py", "row['pattern']"): [],  # the names that are searched are cut
-    ("config/setting.py", "self.pattern"): [REGISTERED],
+    ("config/setting.py", "self.pattern"): [REGISTERED, *(rule.pattern for rule in RULES.values() if rule.pattern)],
     ("data/public/fetch.py", "pattern"): [pattern for pattern, _ in fetch.CAUSES],
 }
 PUMPS = ["a", "-", "a-", "0", " ", "\n", "=", "/", "'", "\t\n"]
