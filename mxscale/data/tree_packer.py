@@ -81,40 +81,25 @@ class _Packer:
 
     def pack(self, settings: Dict[str, Any], workers: Optional[int]) -> None:
         """Write the splits and the manifest. Raises ConfigError and OSError."""
-        entries = self._write(tree.plan(self.tree, self.data), workers)
-        self._refuse_empty(entries)
-        manifest.save(
-            self.folder,
-            self.data.kind,
-            self.tree.classes,
-            entries,
-            settings,
-            skipped=[self.bad[number] for number in sorted(self.bad)],
-            duplicates=self.copies.in_manifest,
-            unused=self.tree.unused,
-        )
-
-    def _write(self, splits: Dict[str, List[tree.Item]], workers: Optional[int]) -> Dict[str, Any]:
-        """Write the records of all splits; return their manifest entries."""
-        entries, total = {}, sum(map(len, splits.values()))
-        with Progress("packing", total, " images") as bar, _Journal(self.folder) as journal:
+        splits = tree.plan(self.tree, self.data)
+        with Progress("packing", sum(map(len, splits.values())), " images") as bar, _Journal(self.folder) as journal:
             with contextlib.closing(self._results(splits, workers, journal, bar)) as results:
-                for split, items in splits.items():
-                    entries[split] = self._write_split(split, items, results, journal)
+                entries = {split: self._write_split(split, items, results, journal) for split, items in splits.items()}
             journal.remove()
-        return entries
+        self._refuse_empty(entries)
+        skipped = [self.bad[number] for number in sorted(self.bad)]
+        findings = {"skipped": skipped, "duplicates": self.copies.in_manifest, "unused": self.tree.unused}
+        manifest.save(self.folder, self.data.kind, self.tree.classes, entries, settings, **findings)
 
     def _results(
         self, splits: Dict[str, List[tree.Item]], workers: Optional[int], journal: "_Journal", bar: Progress
     ) -> Iterator[Tuple[Union[Packed, BadImage], bool]]:
         """Yield for each image its result, and whether a killed packing has left it."""
-        items = list(chain.from_iterable(splits.values()))
         for result in journal.results(splits):
             bar.add()
             yield result, True
-        del items[: journal.count]
-        pool = Pool(workers, len(items))
-        for result in pool.map((item.source for item in items), partial(repack, recipe=self.recipe)):
+        sources = [item.source for item in chain.from_iterable(splits.values())][journal.count :]
+        for result in Pool(workers, len(sources)).map(sources, partial(repack, recipe=self.recipe)):
             bar.add()
             yield result, False
 

@@ -174,14 +174,17 @@ def test_mxnet_reads_packed_sets(tmp_path):
 
 def test_a_missing_or_empty_root_is_refused(tmp_path):
     root = tmp_path / "set"
-    assert refused(folder_data(root, tmp_path)) == f"data.root={root}: no such directory"
+    assert refused(folder_data(root, tmp_path)) == (
+        f"data.root={root}: cannot read {root} (no such file or directory): expected a directory with "
+        "<class>/<image>.jpg"
+    )
     root.mkdir()
     expected = f"data.root={root} has no images: expected {root}/<class>/<image>.jpg"
     assert refused(folder_data(root, tmp_path)) == expected
     (root / "ant").mkdir()
     assert refused(folder_data(root, tmp_path)) == expected
     (root / "a.tar").write_text("")
-    assert "is a file" in refused(folder_data(root / "a.tar", tmp_path))
+    assert "a.tar (not a directory): expected" in refused(folder_data(root / "a.tar", tmp_path))
 
 
 def test_a_root_one_level_too_high_gets_a_suggestion(tmp_path):
@@ -206,7 +209,7 @@ def test_train_and_val_must_have_the_same_classes(tmp_path):
     assert "has train/ but no val/" in refused(folder_data(root, tmp_path))
     make_tree(root / "val", {"ant": 2, "cow": 2})
     assert refused(folder_data(root, tmp_path)) == (
-        f"data.root={root}: train/ and val/ have different classes (only in train/: bee; only in val/: cow); "
+        f"data.root={root}: train/ and val/ have different classes: only in train/: bee; "
         "for a class without images there, add an empty folder to val/"
     )
 
