@@ -15,7 +15,7 @@ from mxscale.data.central_crop import CentralCrop
 from mxscale.data.reader import decoder
 from mxscale.data.reader.augmentations import ColourJitter, Erasing, HlsShift, Warp
 
-INTERPOLATIONS = {  # by data.interpolation
+INTERPOLATIONS = {  # by data.interpolation; only area is antialiased
     "bilinear": cv2.INTER_LINEAR,
     "bicubic": cv2.INTER_CUBIC,
     "area": cv2.INTER_AREA,
