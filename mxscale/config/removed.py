@@ -6,6 +6,8 @@ from typing import Any, Dict, Optional
 DEFAULTS: Dict[str, Any] = {
     "launch.kind": "process",
     "launch.image": None,
+    "data.max_pixels": 120_000_000,
+    "data.max_file_mb": 512,
     "data.augment.policy": "none",
     "data.augment.policy_ops": 2,
     "data.augment.policy_magnitude": 9,
@@ -19,6 +21,7 @@ IGNORED = ("comm.probe_s", "comm.timeline", "evaluation", "tracking.log_model", 
 CONTAINERS = "run the command in a container of that image: docker compose run --rm train (docs/containers.md)"
 AUGMENT = "use data.augment.erase, mixup, cutmix, or augment=level2 or level3 (docs/input.md)"
 COMPARE = "measure the back ends with mxscale test-allreduce comm=NAME, and choose one"
+LIMITS = "images of up to 178,956,970 pixels and 512 MiB are accepted; leave out others, or set data.on_bad=skip"
 RANKS_UPDATE = "use comm=parameter_server, where each rank updates its weights"
 INSTEAD: Dict[str, str] = {
     "launch.kind": CONTAINERS,
@@ -28,6 +31,8 @@ INSTEAD: Dict[str, str] = {
     "plan.unavailable": "name the machines to plan for in plan.instance, such as [p3.8xlarge,p3.16xlarge:spot]",
     "leave_out": "run python tools/scaling_model.py in a checkout",
     "figure": "python tools/scaling_model.py FIGURE.png draws that of score; spot prices have none",
+    "data.max_pixels": LIMITS,
+    "data.max_file_mb": LIMITS,
     "data.augment.policy": AUGMENT,
     "data.augment.policy_ops": AUGMENT,
     "data.augment.policy_magnitude": AUGMENT,

@@ -81,8 +81,6 @@ class Data:
     min_side: Optional[int] = setting(
         None, "images with a shorter side are invalid; null: they are enlarged to image_size", unit="pixels", low=1
     )
-    max_pixels: int = setting(120_000_000, "images with more are invalid", unit="pixels", low=1, high=178_956_970)
-    max_file_mb: int = setting(512, "larger image files are invalid", unit="MiB", low=1)
     pack_format: str = setting(
         "jpeg", "format of packed images; png is lossless, bmp needs no decoding", choices=("jpeg", "png", "bmp")
     )

@@ -49,7 +49,8 @@ FORMATS = [
     if name in Image.OPEN
 ]
 EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".jp2", ".avif")
-MAX_PIXELS = 178_956_970  # Pillow's limit against decompression bombs: 512 MiB as RGB
+MAX_PIXELS = 178_956_970  # of an image that Pillow opens, its limit against decompression bombs: 512 MiB as RGB
+MAX_FILE_MIB = 512
 GAP = 2.0  # a JPEG is decoded at least this many times larger than requested, as in Pillow's thumbnails
 POLICY = 4  # version of the table above, part of the cache key; sets packed before damage was refused are found again
 # Format -> Pillow's modes that MXNet decodes to the same pixels, unless rotated or transparent.
@@ -76,28 +77,17 @@ class Slice(NamedTuple):
 Source = Union[str, os.PathLike, bytes, Slice]  # a path, content, or a part of a file
 
 
-class Limits(NamedTuple):
-    """Which images are accepted; others are bad."""
-
-    min_side: int = 1  # pixels
-    max_pixels: int = MAX_PIXELS
-    max_file_mb: int = 512  # MiB
-
-
-ANY = Limits()
-
-
 class Examined(NamedTuple):
     side: int  # the shorter side in pixels
     same_in_mxnet: bool  # MXNet decodes the same pixels
     key: bytes  # of the bytes of the file: equal for exact copies
 
 
-def examine(source: Source, limits: Limits) -> Examined:
-    """Decode an image and return its properties. Raises BadImage."""
-    content = read(source, limits)
+def examine(source: Source, min_side: int = 1) -> Examined:
+    """Decode an image and return its properties. Raises BadImage, also for a shorter side of less than `min_side`."""
+    content = read(source)
     with _errors():
-        image = _loaded(content, limits)
+        image = _loaded(content, min_side)
         return Examined(min(_rgb(image).size), _same_in_mxnet(image), key_of(content))
 
 
@@ -111,20 +101,21 @@ def _same_in_mxnet(image: Image.Image) -> bool:
     return plain and image.getexif().get(ORIENTATION, 1) == 1
 
 
-def decode(source: Source, limits: Limits = ANY, wanted: Optional[int] = None) -> np.ndarray:
+def decode(source: Source, min_side: int = 1, wanted: Optional[int] = None) -> np.ndarray:
     """Return the upright RGB pixels of an image.
 
     Args:
+        min_side: Images with a shorter side of fewer pixels are unusable.
         wanted: The shorter side that it will be resized to. A JPEG of at least twice that size is decoded at a
             half, a quarter or an eighth of its size.
 
     Raises:
         BadImage: The image is unusable.
     """
-    content = read(source, limits)
+    content = read(source)
     with _errors():
-        pixels = _plain_jpeg(content, limits, wanted)
-        return np.asarray(_rgb(_loaded(content, limits, wanted))) if pixels is None else pixels
+        pixels = _plain_jpeg(content, min_side, wanted)
+        return np.asarray(_rgb(_loaded(content, min_side, wanted))) if pixels is None else pixels
 
 
 @contextlib.contextmanager
@@ -144,9 +135,9 @@ def _errors():
         raise BadImage(one_line(error)) from None
 
 
-def _plain_jpeg(content: bytes, limits: Limits, wanted: Optional[int]) -> Optional[np.ndarray]:
+def _plain_jpeg(content: bytes, min_side: int, wanted: Optional[int]) -> Optional[np.ndarray]:
     """Return the pixels of a JPEG that needs no care; None if Pillow and missing_data have to judge it."""
-    image = _to_decode(content, limits, wanted)
+    image = _to_decode(content, min_side, wanted)
     if simplejpeg is None or image.format != "JPEG" or image.mode not in ("L", "RGB"):
         return None
     if not has_one_scan(image, content) or not _is_upright(image):
@@ -158,33 +149,29 @@ def _plain_jpeg(content: bytes, limits: Limits, wanted: Optional[int]) -> Option
         return None
 
 
-def _to_decode(content: bytes, limits: Limits, wanted: Optional[int]) -> Image.Image:
+def _to_decode(content: bytes, min_side: int, wanted: Optional[int]) -> Image.Image:
     """Return the image with its header read and checked, set to the size at which it will be decoded."""
     if not content:
         raise BadImage("empty file")
     image = Image.open(io.BytesIO(content), formats=FORMATS)
-    width, height = image.size
-    if width * height > limits.max_pixels:
-        setting = " (data.max_pixels)" if limits.max_pixels < MAX_PIXELS else ""
-        raise BadImage(f"{width}x{height} pixels, more than {limits.max_pixels:,}{setting}")
-    if min(image.size) < limits.min_side:
-        raise BadImage(f"{width}x{height} pixels, smaller than {limits.min_side} (data.min_side)")
+    if min(image.size) < min_side:
+        raise BadImage(f"{image.width}x{image.height} pixels, smaller than {min_side} (data.min_side)")
     if wanted:
         scale = GAP * wanted / min(image.size)
         image.draft(None, (math.ceil(image.width * scale), math.ceil(image.height * scale)))
     return image
 
 
-def _loaded(content: bytes, limits: Limits, wanted: Optional[int] = None) -> Image.Image:
+def _loaded(content: bytes, min_side: int, wanted: Optional[int] = None) -> Image.Image:
     """Return the image as it is in the file, or reduced as in `decode`."""
-    image = _to_decode(content, limits, wanted)
+    image = _to_decode(content, min_side, wanted)
     image.load()
     if reason := fault(image, content):
         raise BadImage(reason)
     return image
 
 
-def read(source: Source, limits: Limits = ANY) -> bytes:
+def read(source: Source) -> bytes:
     """Return the content of an image file. Raises BadImage."""
     if isinstance(source, bytes):
         return source
@@ -192,8 +179,8 @@ def read(source: Source, limits: Limits = ANY) -> bytes:
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size if size is None else size
-            if size > limits.max_file_mb << 20:
-                raise BadImage(f"{size >> 20:,} MiB, more than {limits.max_file_mb} (data.max_file_mb)")
+            if size > MAX_FILE_MIB << 20:
+                raise BadImage(f"{size >> 20:,} MiB, more than {MAX_FILE_MIB}")
             file.seek(offset)
             content = file.read(size)
     except OSError as error:

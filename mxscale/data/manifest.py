@@ -114,21 +114,17 @@ def refuse_copies(manifest: Dict[str, Any], where: str) -> None:
 
 def save(folder, kind: str, classes: List[str], splits: Dict[str, Any], settings, **findings) -> None:
     """Write manifest.json durably. `findings` are its `skipped`, `duplicates` and `unused`. Raises OSError."""
+    digests = {name: entry["sha256"] for name, entry in splits.items()}
     manifest = {
         "format": FORMAT,
         "kind": kind,
         "classes": classes,
         "splits": splits,
-        "digest": digest(classes, splits),
+        "digest": hash_of({"classes": classes, "splits": digests}),  # independent of the files' location
         "settings": settings,
         **findings,
     }
     write_text(Path(folder) / NAME, json.dumps(manifest, indent=1) + "\n")
-
-
-def digest(classes: List[str], splits: Dict[str, Any]) -> str:
-    """Return the SHA-256 of the classes' names and the splits' digests. It does not depend on the files' location."""
-    return hash_of({"classes": classes, "splits": {name: entry["sha256"] for name, entry in splits.items()}})
 
 
 class Copies:

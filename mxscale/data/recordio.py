@@ -14,6 +14,7 @@ MXNet's own writer ignores the result of closing the file and does not report a 
 import hashlib
 import io
 import os
+import re
 import struct
 import zlib
 from array import array
@@ -22,6 +23,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from mxscale.util.regular_files import open_regular
 
 MAGIC = struct.pack("<I", 0xCED7230A)
+ANY_MAGIC = re.compile(re.escape(MAGIC))
 PREFIX = struct.Struct("<4sI")
 HEADER = struct.Struct("<IfQQ")
 WHOLE = struct.Struct("<4sIIfQQ")  # both, as in a record of one piece
@@ -113,15 +115,9 @@ def frame(body: bytes) -> bytes:
 
 
 def _split(body: bytes) -> List[bytes]:
-    pieces, start, at = [], 0, body.find(MAGIC)
-    while at >= 0:
-        if at % 4:
-            at = body.find(MAGIC, at + 1)
-            continue
-        pieces.append(body[start:at])
-        start = at + 4
-        at = body.find(MAGIC, start)
-    return [*pieces, body[start:]]
+    cuts = [match.start() for match in ANY_MAGIC.finditer(body) if match.start() % 4 == 0]
+    starts, ends = [0, *(cut + 4 for cut in cuts)], [*cuts, len(body)]
+    return [body[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
 class Record(NamedTuple):

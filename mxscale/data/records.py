@@ -19,7 +19,7 @@ from mxscale.data.class_names import class_names
 from mxscale.data.images import POLICY, BadImage, Examined, examine
 from mxscale.data.manifest import Copies
 from mxscale.data.repack import Recipe, repack
-from mxscale.data.tree_packer import PackJob, limits
+from mxscale.data.tree_packer import PackJob, limits_in_key
 from mxscale.data.workers import Pool, Progress
 from mxscale.util.errors import ConfigError
 from mxscale.util.paths import absolute
@@ -44,7 +44,7 @@ def _settings(data: Data) -> Dict[str, Any]:
     names = ("num_classes", "on_bad", "pack_format", "pack_quality")
     return {
         "files": {split: _stamp(absolute(path), f"data.{split}={path}") for split, path in _files(data).items()},
-        "limits": limits(data)._asdict(),
+        "limits": limits_in_key(data.min_side or 1),
         "least": data.image_size,
         "policy": POLICY,
         "check": CHECK,
@@ -101,7 +101,7 @@ def check(payload: bytes, recipe: Recipe) -> Examined:
 
     from mxscale.data.reader import decoder
 
-    image = examine(payload, recipe.limits)
+    image = examine(payload, recipe.min_side)
     try:
         decoded = (mx.image.imdecode(payload).asnumpy(), decoder.decode(payload)) if image.same_in_mxnet else ()
         readable = bool(decoded) and all(min(pixels.shape[:2]) == image.side for pixels in decoded)
@@ -118,7 +118,7 @@ class _Checked:
     def __init__(self, split: str, data: Data, pool: Pool, copies: Copies, bar: Progress):
         path = getattr(data, split)
         self.split, self.rec, self.where = split, absolute(path), f"data.{split}={path}"
-        self.recipe = Recipe(data.pack_format, data.pack_quality, None, limits(data), data.image_size)
+        self.recipe = Recipe(data.pack_format, data.pack_quality, None, data.min_side or 1, data.image_size)
         self.labels: List[int] = []
         self.offsets: List[int] = []
         self.checksums: List[int] = []

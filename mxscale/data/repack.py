@@ -14,7 +14,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from mxscale.data.images import ANY, MAX_PIXELS, BadImage, Limits, Source, decode, key_of, read
+from mxscale.data.images import MAX_PIXELS, BadImage, Source, decode, key_of, read
 
 MAX_SIDE = 65_500  # of a packed image, as in libjpeg
 GAP = 3  # an image is reduced by averaging to this many times its size after packing; no visible difference
@@ -30,7 +30,7 @@ class Recipe(NamedTuple):
     pack_format: str  # jpeg | png | bmp
     quality: int  # of JPEG, 1-100
     pack_size: Optional[int]  # shorter side in pixels; None: unchanged
-    limits: Limits = ANY
+    min_side: int = 1  # images with a shorter side than this are bad
     least: int = 1  # images with a shorter side than this are enlarged
 
 
@@ -43,8 +43,8 @@ class Packed(NamedTuple):
 
 def repack(source: Source, recipe: Recipe) -> Packed:
     """Return the image packed by `recipe`. Raises BadImage."""
-    content = read(source, recipe.limits)
-    pixels = decode(content, recipe.limits, recipe.pack_size)
+    content = read(source)
+    pixels = decode(content, recipe.min_side, recipe.pack_size)
     shorter = min(pixels.shape[:2])
     side = recipe.pack_size or max(recipe.least, shorter)
     packed = resized(pixels, side)

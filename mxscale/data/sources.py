@@ -196,12 +196,9 @@ def _folders(path: str, where: str) -> List[str]:
     try:
         with os.scandir(path) as entries:
             return sorted(e.name for e in entries if not e.name.startswith(SYSTEM_FOLDERS) and _is_folder(e))
-    except FileNotFoundError:
-        raise ConfigError(f"{where}: no such directory") from None
-    except NotADirectoryError:
-        raise ConfigError(f"{where} is a file: expected a directory with <class>/<image>.jpg") from None
     except OSError as error:
-        raise ConfigError(f"{where}: cannot read {path} ({error.strerror})") from None
+        expected = "expected a directory with <class>/<image>.jpg"
+        raise ConfigError(f"{where}: cannot read {path} ({error.strerror.lower()}): {expected}") from None
 
 
 def _is_folder(entry: os.DirEntry) -> bool:
@@ -316,9 +313,9 @@ def _same_classes(data: Data, classes: List[str], base: _Split, split: _Split) -
     """Raise ConfigError if the folders of a split are not those of the training images."""
     missing = [name for name in classes if name not in split.classes]
     further = [name for name in split.classes if name not in classes] if data.classes is None else []
-    if missing or further:
-        sides = [f"only in {base.folder}/: {', '.join(missing)}"] if missing else []
-        sides += [f"only in {split.folder}/: {', '.join(further)}"] if further else []
-        both = f"{base.folder}/ and {split.folder}/"
-        hint = f"; for a class without images there, add an empty folder to {split.folder}/" if missing else ""
-        raise ConfigError(f"{split.where}: {both} have different classes ({'; '.join(sides)}){hint}")
+    both = f"{base.folder}/ and {split.folder}/ have different classes"
+    if missing:
+        hint = f"for a class without images there, add an empty folder to {split.folder}/"
+        raise ConfigError(f"{split.where}: {both}: only in {base.folder}/: {', '.join(missing)}; {hint}")
+    if further:
+        raise ConfigError(f"{split.where}: {both}: only in {split.folder}/: {', '.join(further)}")

@@ -71,11 +71,9 @@ def _divide(tree: Tree, classes: List[List[Item]], data: Data, test_share: float
     splits: Dict[str, List[List[Item]]] = {"train": [], "val": [], "test": []}
     for name, items in zip(tree.classes, classes, strict=True):
         test = _share(len(items), test_share)
-        if data.val_share:
-            val = _share(len(items), data.val_share)
-        else:
-            val = max(0, len(items) - test - data.train_per_class)
-        rest = test + val
+        rest = test + _share(len(items), data.val_share)
+        if data.val_share is None:
+            rest = max(test, len(items) - data.train_per_class)
         if rest >= len(items) or rest == test:
             shares = {"val_share": data.val_share, "test_share": test_share, "train_per_class": data.train_per_class}
             by = ", ".join(f"data.{key}={share}" for key, share in shares.items() if share)
@@ -88,7 +86,7 @@ def _divide(tree: Tree, classes: List[List[Item]], data: Data, test_share: float
     return splits
 
 
-def _share(count: int, share: float) -> int:
+def _share(count: int, share: Optional[float]) -> int:
     return max(1, int(count * share + 0.5)) if share else 0
 
 
@@ -112,15 +110,14 @@ def chosen(data: Data, available: List[str], where: str) -> List[str]:
     for name in classes:
         if name not in available:
             raise ConfigError(f"data.classes: {where} has no class {name}{nearest(name, available)}")
+        if classes.count(name) > 1:
+            raise ConfigError(f"data.classes: {name} is listed {classes.count(name)} times; list each class once")
     if isinstance(data.classes, str) and len(classes) < len(available):
         left_out = next(name for name in available if name not in classes)
         raise ConfigError(
             f"data.classes={data.classes} lacks {left_out}, a class of {where}: add it; a list such as "
             "'data.classes=[a,b]' selects some classes"
         )
-    for name in classes:
-        if classes.count(name) > 1:
-            raise ConfigError(f"data.classes: {name} is listed {classes.count(name)} times; list each class once")
     if len(classes) < 2 and data.test_share < 1:
         only = f" ({classes[0]})" if classes else ""
         raise ConfigError(f"{where} has {len(classes)} class{only}; expected at least 2")

@@ -15,7 +15,7 @@ import simplejpeg
 from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Data
 from mxscale.data import manifest, recordio, tree
-from mxscale.data.images import POLICY, BadImage, Limits
+from mxscale.data.images import POLICY, BadImage
 from mxscale.data.manifest import Copies
 from mxscale.data.repack import Packed, Recipe, repack
 from mxscale.data.workers import Pool, Progress
@@ -35,18 +35,18 @@ def _recipe(data: Data) -> Recipe:
     """Return the recipe of a set. Raises ConfigError if it packs photographs smaller than the network's input."""
     quality = data.pack_quality if data.pack_format == "jpeg" else 0
     if DATASETS[data.kind].scans:  # enlarged to what the network sees
-        return Recipe(data.pack_format, quality, data.short_side or data.image_size, limits(data))
+        return Recipe(data.pack_format, quality, data.short_side or data.image_size, data.min_side or 1)
     if data.short_side is not None and data.short_side < data.image_size:
         raise ConfigError(
             f"data.pack_short_side={data.pack_short_side} is less than data.image_size={data.image_size}: "
             "expected images at least as large as the network sees"
         )
-    return Recipe(data.pack_format, quality, data.short_side, limits(data), data.image_size)
+    return Recipe(data.pack_format, quality, data.short_side, data.min_side or 1, data.image_size)
 
 
-def limits(data: Data) -> Limits:
-    """Return which images the settings accept."""
-    return Limits(data.min_side or 1, data.max_pixels, data.max_file_mb)
+def limits_in_key(min_side: int) -> Dict[str, int]:
+    """Return the limits of images in the key of the cache, by which sets of earlier versions are found again."""
+    return {"min_side": min_side, "max_pixels": 120_000_000, "max_file_mb": 512}
 
 
 def tree_job(data: Data, list_images: Callable[[], tree.Tree], workers: Optional[int], **identity) -> PackJob:
@@ -58,11 +58,12 @@ def tree_job(data: Data, list_images: Callable[[], tree.Tree], workers: Optional
         **identity: What else determines the packed bytes, such as class names and the files' checksums.
     """
     recipe = _recipe(data)
+    packing = recipe._asdict()
     names = ("kind", "train_per_class", "val_share", "test_share", "split_seed")
     settings = {
         **{name: getattr(data, name) for name in names},
-        **recipe._asdict(),
-        "limits": recipe.limits._asdict(),
+        "limits": limits_in_key(packing.pop("min_side")),
+        **packing,
         "libraries": LIBRARIES,  # another version may encode differently
         "policy": POLICY,
         **identity,
@@ -80,40 +81,25 @@ class _Packer:
 
     def pack(self, settings: Dict[str, Any], workers: Optional[int]) -> None:
         """Write the splits and the manifest. Raises ConfigError and OSError."""
-        entries = self._write(tree.plan(self.tree, self.data), workers)
-        self._refuse_empty(entries)
-        manifest.save(
-            self.folder,
-            self.data.kind,
-            self.tree.classes,
-            entries,
-            settings,
-            skipped=[self.bad[number] for number in sorted(self.bad)],
-            duplicates=self.copies.in_manifest,
-            unused=self.tree.unused,
-        )
-
-    def _write(self, splits: Dict[str, List[tree.Item]], workers: Optional[int]) -> Dict[str, Any]:
-        """Write the records of all splits; return their manifest entries."""
-        entries, total = {}, sum(map(len, splits.values()))
-        with Progress("packing", total, " images") as bar, _Journal(self.folder) as journal:
+        splits = tree.plan(self.tree, self.data)
+        with Progress("packing", sum(map(len, splits.values())), " images") as bar, _Journal(self.folder) as journal:
             with contextlib.closing(self._results(splits, workers, journal, bar)) as results:
-                for split, items in splits.items():
-                    entries[split] = self._write_split(split, items, results, journal)
+                entries = {split: self._write_split(split, items, results, journal) for split, items in splits.items()}
             journal.remove()
-        return entries
+        self._refuse_empty(entries)
+        skipped = [self.bad[number] for number in sorted(self.bad)]
+        findings = {"skipped": skipped, "duplicates": self.copies.in_manifest, "unused": self.tree.unused}
+        manifest.save(self.folder, self.data.kind, self.tree.classes, entries, settings, **findings)
 
     def _results(
         self, splits: Dict[str, List[tree.Item]], workers: Optional[int], journal: "_Journal", bar: Progress
     ) -> Iterator[Tuple[Union[Packed, BadImage], bool]]:
         """Yield for each image its result, and whether a killed packing has left it."""
-        items = list(chain.from_iterable(splits.values()))
         for result in journal.results(splits):
             bar.add()
             yield result, True
-        del items[: journal.count]
-        pool = Pool(workers, len(items))
-        for result in pool.map((item.source for item in items), partial(repack, recipe=self.recipe)):
+        sources = [item.source for item in chain.from_iterable(splits.values())][journal.count :]
+        for result in Pool(workers, len(sources)).map(sources, partial(repack, recipe=self.recipe)):
             bar.add()
             yield result, False
 

@@ -12,7 +12,7 @@ import pytest
 from encoded_images import interlaced, pixels, png, turned, written
 from PIL import Image
 
-from mxscale.data.images import BadImage, Limits, decode
+from mxscale.data.images import BadImage, decode
 
 FORMATS = ["JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF"]
 STORED = [("L", "PNG"), ("1", "PNG"), ("P", "PNG"), ("L", "JPEG"), ("CMYK", "JPEG"), ("CMYK", "TIFF")]
@@ -222,13 +222,10 @@ def test_decompression_bombs_are_refused_before_decoding():
     assert grown < 100_000  # kB
 
 
-def test_images_beyond_the_limits_of_the_settings_are_bad(tmp_path):
-    content = written(Image.new("1", (13_000, 13_000)), "PNG")
-    with pytest.raises(BadImage, match=r"13000x13000 pixels, more than 120,000,000 \(data.max_pixels\)"):
-        decode(content, Limits(max_pixels=120_000_000))
+def test_files_beyond_the_limit_are_bad(tmp_path):
     with open(tmp_path / "sparse.jpg", "wb") as file:
         file.truncate(20 * 2**30)
-    with pytest.raises(BadImage, match=r"20,480 MiB, more than 512 \(data.max_file_mb\)"):
+    with pytest.raises(BadImage, match="20,480 MiB, more than 512"):
         decode(tmp_path / "sparse.jpg")
 
 

@@ -35,16 +35,8 @@ class BadArchive(Exception):
 ERRORS = (BadArchive, OSError, EOFError, OverflowError, zlib.error, tarfile.TarError)
 
 
-class Member(NamedTuple):
-    """A file in an uncompressed tar."""
-
-    name: str
-    offset: int  # of its content, from the start of the file that holds the tar
-    size: int
-
-
-def members(path: str, start: int = 0, end: Optional[int] = None) -> Iterator[Member]:
-    """Yield the files of the uncompressed tar in bytes `start` to `end` (None: the last) of a file, in its order.
+def members(path: str, start: int = 0, end: Optional[int] = None) -> Iterator[Tuple[str, Slice]]:
+    """Yield name and content of each file of the uncompressed tar in bytes `start` to `end` (None: the last) of a file.
 
     Raises:
         BadArchive: The tar is truncated; see `ERRORS` for others.
@@ -55,7 +47,7 @@ def members(path: str, start: int = 0, end: Optional[int] = None) -> Iterator[Me
         tar = tarfile.TarFile(fileobj=file)
         for member in tar:
             if member.isreg():
-                yield Member(member.name, member.offset_data, member.size)
+                yield member.name, Slice(path, member.offset_data, member.size)
         # tarfile takes a truncation, and garbage after the first member, for the end
         file.seek(tar.offset)
         if tar.offset + BLOCK > end or file.read(BLOCK).strip(b"\0"):
@@ -177,10 +169,10 @@ def caltech256(folder: str, data: Data, where: str) -> Tree:
     """
     path, images = os.path.join(folder, "256_ObjectCategories.tar"), []
     is_class = re.compile(r"\d{3}\." if data.clutter else r"(?!257)\d{3}\.")
-    for member in members(path):
-        parts = member.name.removeprefix("./").split("/")
+    for name, content in members(path):
+        parts = name.removeprefix("./").split("/")
         if len(parts) == 3 and is_class.match(parts[1]) and parts[2].lower().endswith((".jpg", ".jpeg")):
-            images.append((parts[1], "/".join(parts[1:]), Slice(path, member.offset, member.size)))
+            images.append((parts[1], "/".join(parts[1:]), content))
     if not images:
         raise BadArchive("256_ObjectCategories.tar has no 256_ObjectCategories/<NNN.name>/<image>.jpg")
     return _tree(data, where, sorted({name for name, _, _ in images}), {"all": sorted(images)})
@@ -208,15 +200,15 @@ def imagenet(folder: str, data: Data, where: str) -> Tree:
 def _training_images(path: str, data: Data) -> List[Tuple[str, str, Slice]]:
     images, selected = [], data.classes if isinstance(data.classes, list) else None
     with Progress("listing ILSVRC2012_img_train.tar", os.path.getsize(path), "B") as bar:
-        for tar in members(path):
+        for tar_name, tar in members(path):
             bar.add(tar.size)
-            wnid = tar.name.removeprefix("./").removesuffix(".tar")
+            wnid = tar_name.removeprefix("./").removesuffix(".tar")
             if not re.fullmatch(r"n\d{8}", wnid):
-                raise BadArchive(f"has {tar.name}; expected a tar per class, such as n01440764.tar")
+                raise BadArchive(f"{path} has {tar_name}; expected a tar per class, such as n01440764.tar")
             if selected is not None and wnid not in selected:
                 continue
-            for image in members(path, tar.offset, tar.offset + tar.size):
-                images.append((wnid, f"{wnid}/{image.name}", Slice(path, image.offset, image.size)))
+            for name, content in members(path, tar.offset, tar.offset + tar.size):
+                images.append((wnid, f"{wnid}/{name}", content))
     return images
 
 
@@ -226,10 +218,7 @@ def _validation_images(folder: str) -> List[Tuple[str, str, Slice]]:
     images = sorted(members(path))
     if len(images) != len(wnids):
         raise BadArchive(f"ILSVRC2012_img_val.tar has {len(images):,} images, the devkit {len(wnids):,} labels")
-    return [
-        (wnid, f"val/{image.name}", Slice(path, image.offset, image.size))
-        for wnid, image in zip(wnids, images, strict=True)
-    ]
+    return [(wnid, f"val/{name}", content) for wnid, (name, content) in zip(wnids, images, strict=True)]
 
 
 def _ground_truth(path: str) -> List[str]:

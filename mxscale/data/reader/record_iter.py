@@ -15,11 +15,9 @@ from mxscale.config.schema import Data
 from mxscale.data.images import BadImage
 from mxscale.data.reader.batches import Micro, Reading, seed_of
 from mxscale.data.reader.records import RecordFile
+from mxscale.data.reader.transforms import INTERPOLATIONS
 from mxscale.data.recordio import BadRecords
 from mxscale.rundir.plan import Split
-
-# ImageRecordIter's inter_method, OpenCV's numbers; only area is antialiased
-INTERPOLATIONS = {"bilinear": 1, "bicubic": 2, "area": 3, "lanczos": 4}
 
 
 def part_sizes(count: int, parts: int) -> List[int]:

@@ -15,7 +15,7 @@ from mxscale.data.central_crop import CentralCrop
 from mxscale.data.reader import decoder
 from mxscale.data.reader.augmentations import ColourJitter, Erasing, HlsShift, Warp
 
-INTERPOLATIONS = {  # by data.interpolation
+INTERPOLATIONS = {  # by data.interpolation; only area is antialiased
     "bilinear": cv2.INTER_LINEAR,
     "bicubic": cv2.INTER_CUBIC,
     "area": cv2.INTER_AREA,
@@ -96,7 +96,8 @@ class Training:
             return part(pixels, self.random_resized(*pixels.shape[:2], draws))
         box = self.random_resized(*size, draws)
         scale = next((n for n in decoder.SCALES if min(box.height, box.width) >= n * self.side), 1)
-        return part(decoder.decode(content, scale, box.top + box.height, size), reduced(box, scale))
+        reduced = Box(*(value // scale for value in box))
+        return part(decoder.decode(content, scale, box.top + box.height, size), reduced)
 
     def random_resized(self, height: int, width: int, draws: Sequence[float]) -> Box:
         """Return a box of a random area and aspect ratio, as torchvision's RandomResizedCrop.
@@ -133,11 +134,6 @@ class Evaluation:
 def part(pixels: np.ndarray, box: Box) -> np.ndarray:
     """Return a view of a part of the pixels (H, W, 3)."""
     return pixels[box.top : box.top + box.height, box.left : box.left + box.width]
-
-
-def reduced(box: Box, scale: int) -> Box:
-    """Return a box in the image reduced to 1/scale."""
-    return Box(*(value // scale for value in box))
 
 
 def at_least(pixels: np.ndarray, side: int, interpolation: int) -> np.ndarray:
