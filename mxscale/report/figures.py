@@ -117,7 +117,7 @@ def accuracy_against_cost(rows: Sequence[Row]):
     front = recorded.pareto_front(list(zip(x, y)))
     figure, on = axes(9.0, 4.8)
     on.errorbar(x, y, _ends(top1), _ends(cost), fmt="o", color=COLOURS[0], ms=6, elinewidth=0.9, capsize=2)
-    on.step([x[i] for i in front], [y[i] for i in front], "D-", where="post", color=COLOURS[3], lw=1.2)
+    on.step([x[i] for i in front], [y[i] for i in front], "D-", where="post", color=COLOURS[3], lw=1.2, zorder=3)
     for number, i in enumerate(front[:NUMBERED], 1):
         on.annotate(f"{number}", (x[i], y[i]), (7, 6), textcoords="offset points", color=COLOURS[3], fontsize=9)
     on.set_xlabel(f"cost, {'USD' if in_usd else 'EUR'}")
