@@ -93,12 +93,8 @@ def _checked(files: RunDir, source: str) -> Config:
         raise ConfigError(f"{source}: its record lacks {', '.join(missing)}, which a rerun needs")
     try:
         config, plan = files.requested_config(), files.plan()
-        (
-            files.price(),
-            files.figures,
-            files.history(),
-            files.read("environment.json"),
-        )  # damage is found now
+        for read in (files.price, files.summary, files.history, lambda: files.read("environment.json")):
+            read()  # damage is found now
     except ConfigError as error:
         raise ConfigError(f"{source}: its record is damaged, or of another version of mxscale: {error}") from None
     missing = [key for key in ("sizes", "threads", "device", "data_digest") if getattr(plan, key) is None]

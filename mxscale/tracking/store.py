@@ -126,10 +126,7 @@ def exists(client, run_id: str) -> bool:
 
 
 CAUSES = (
-    (
-        r"unsupported uri 'sqlite|named 'alembic'",
-        "this MLflow client has no SQLite: set a server as tracking.uri",
-    ),
+    (r"unsupported uri 'sqlite|named 'alembic'", "this MLflow client has no SQLite: set a server as tracking.uri"),
     (r"connection refused", "connection refused"),
     (r"timed out|timeout", "no answer in time"),
     (r"name or service not known|failed to resolve|name resolution|nodename nor servname", "unknown host"),
