@@ -3,8 +3,6 @@
 Scaling efficiency is the rate of a run over that of as many devices at the rate of one, by a run with one device.
 """
 
-import re
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
@@ -17,7 +15,6 @@ from mxscale.rundir.status import Summary
 from mxscale.util.errors import ConfigError
 
 EFFICIENCY = "scaling/efficiency"
-RANKS = re.compile(r"(launch\.(ranks|hosts|threads)|data\.shards)=")
 
 
 def comparable(run: RunDir, plan: Plan, signature: str) -> List[RunDir]:
@@ -104,12 +101,5 @@ def described(run: RunDir, summary: Summary) -> Optional[str]:
         return f"{figures[EFFICIENCY]:.1%} of the 1-rank run {Path(summary.baseline).name}"
     if not applies(plan) or "throughput/median" not in figures:
         return None
-    return f"unknown without a 1-rank run of this work:\n{command(run, plan)}"
-
-
-def command(run: RunDir, plan: Plan) -> str:
-    """Return the command that makes the reference of a run."""
-    lines = run.read_yaml("overrides.yaml") or {}
-    typed = [word for word in lines.get(1, []) if not RANKS.match(word)]
-    threads = [f"launch.threads={plan.threads}"] if plan.device == "cpu" else []
-    return shlex.join(["python", f"{run.config().entry}.py", *typed, "launch.ranks=1", *threads])
+    threads = f" launch.threads={plan.threads}" if plan.device == "cpu" else ""
+    return f"unknown without a run of this work with launch.ranks=1{threads}"
