@@ -11,12 +11,9 @@ from omegaconf import OmegaConf
 from mxscale.cli import job
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.multirun import OpenSweep
-from mxscale.cli.settings import resolve
-from mxscale.cli.verbs import VERBS
-from mxscale.config.schema import checked, from_dict, to_dict
+from mxscale.config.schema import from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.config.verb_settings import Replay as ReplaySettings
-from mxscale.diagnose import input_rates
 from mxscale.environment import gpus, hosts
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.progress import echo
@@ -24,16 +21,13 @@ from mxscale.rendering.page import check_installed, prepare
 from mxscale.replay import availability, page, registry, results
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import FULL, SCALES, Replay, Trial
-from mxscale.rundir.directory import DONE, FAILED, FAILURE, INTERRUPTED
-from mxscale.rundir.status import FINISHED, KILLED, Status
+from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
+from mxscale.rundir.status import FINISHED, Status
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory
 from mxscale.sweep import sweep, trials
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact
-
-# A verb that records one measurement in a run directory -> its function, and the group of its settings
-MEASUREMENTS = {"test-io": (input_rates.main, "io")}
 
 
 class Request:
@@ -140,7 +134,7 @@ def run_trial(directory: SweepDirectory, replay: Replay, trial: Trial, number: i
         echo(f"trial {number} {trial.name} already finished: {hook.record.run}")
         return Status(FINISHED, exit=DONE)
     echo(f"trial {number} {trial.name}")
-    status = measure(trial.verb, values, hook) if trial.verb in MEASUREMENTS else job.execute(composed, overrides, hook)
+    status = job.execute(composed, overrides, hook)
     hook.record_end(status)
     return status
 
@@ -155,20 +149,6 @@ def settings(directory: SweepDirectory, replay: Replay, trial: Trial, request: R
     overrides = [*defaults, *typed]  # the last of a key counts
     composed = compose(trial.verb, overrides)
     return composed, OmegaConf.to_container(composed, resolve=True), overrides
-
-
-def measure(verb: str, values: dict, hook: sweep.Trial) -> Status:
-    """Run a verb that records one measurement as a trial."""
-    function, group = MEASUREMENTS[verb]
-    run_values = {key: value for key, value in values.items() if key != group}
-    try:
-        options = checked({group: values[group]}, VERBS[verb].settings)
-        config = resolve(validate(from_dict({**run_values, "name": hook.record.name})))
-        exit_status = function(config, getattr(options, group), hook)
-    except ConfigError as error:
-        return Status(REFUSED_TRIAL, exit=refuse(str(error)), error=str(error))
-    state = {DONE: FINISHED, INTERRUPTED: KILLED}.get(exit_status, FAILED)
-    return Status(state, exit=exit_status, error=None if state == FINISHED else f"{verb} ended with {exit_status}")
 
 
 def summary(content: results.Content, path: Path) -> str:

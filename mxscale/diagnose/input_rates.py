@@ -14,7 +14,7 @@ from mxscale.diagnose import record as recording
 from mxscale.diagnose.record import Measurement, ProbeFailed, Result, Stopped
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher import setup
-from mxscale.launcher.context import NO_HOOK, Hook, Signals
+from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
@@ -24,7 +24,7 @@ RATE = "io/images_per_s"  # metric of the run: data.reader in training, with the
 HEAD = f"{'what':13} {'reader':11} {'threads':>7}  {'images/s (smallest to largest)':32} {'ms per image':>12}"
 
 
-def main(config: Config, settings: InputRates, hook: Hook = NO_HOOK) -> int:
+def main(config: Config, settings: InputRates) -> int:
     """Measure, print and record the rates, and return the exit status. Raises ConfigError before the first one.
 
     The data set is packed first if necessary.
@@ -33,7 +33,7 @@ def main(config: Config, settings: InputRates, hook: Hook = NO_HOOK) -> int:
     check(config, request)
     price = setup.price_of(config, [])
     packed = pack.prepare(config.data)
-    return recording.execute(Rates, config, price, request, packed, hook=hook)
+    return recording.execute(Rates, config, price, request, packed)
 
 
 def check(config: Config, request: InputRates) -> None:

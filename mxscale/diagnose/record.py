@@ -17,7 +17,7 @@ from mxscale.config.schema import Config
 from mxscale.cost import run_cost
 from mxscale.environment import description
 from mxscale.launcher.alive import kept_alive
-from mxscale.launcher.context import NO_HOOK, Hook, Signals
+from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
 from mxscale.records import claims
 from mxscale.rundir import directory, guards
@@ -92,12 +92,11 @@ class Measurement:
         self.record.write(PARAMS, {**payload.params(self.record), **texts})
 
 
-def execute(kind: Type[Measurement], config: Config, price: Price, *arguments: Any, hook: Hook = NO_HOOK) -> int:
+def execute(kind: Type[Measurement], config: Config, price: Price, *arguments: Any) -> int:
     """Run and record a measurement, print its result, and return the exit status.
 
     Args:
         arguments: Of the measurement: the verb's own settings, and what else it takes.
-        hook: Has the time from which the run is billed; its `on_created` receives the run directory.
 
     Raises ConfigError if nothing can be measured; the run directory is removed.
     """
@@ -105,8 +104,7 @@ def execute(kind: Type[Measurement], config: Config, price: Price, *arguments: A
     with Signals() as signals:
         work, status, error = kind(record, signals, config, *arguments), DONE, None
         with guards.undone_if_refused(record, config, new=True):
-            begin(record, price, hook.started)
-            hook.on_created(record, signals)
+            begin(record, price)
             try:
                 with kept_alive(record):
                     work.measure()
@@ -151,9 +149,9 @@ def line(step: int, time_ms: int, metrics: Dict[str, float]) -> dict:
     return {"attempt": 1, "step": step, "time_ms": time_ms, "metrics": metrics}
 
 
-def begin(record: RunDir, price: Price, started: Optional[float]) -> None:
-    """Write the status and the price; the cost begins at `started`, None: with the process."""
-    began = started or psutil.Process().create_time()
+def begin(record: RunDir, price: Price) -> None:
+    """Write the status and the price; the cost begins with the process."""
+    began = psutil.Process().create_time()
     record.begin_alive(1)
     record.write_status(Status(attempts=(Attempt(1, int(1000 * began), price.nodes),), attempt=1))
     record.write_price(price)

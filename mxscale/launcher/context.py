@@ -57,9 +57,6 @@ class Hook:
         """Record the end of a run whose last attempt has ended, whatever its state."""
 
 
-NO_HOOK = Hook()
-
-
 @dataclass(frozen=True)
 class Resources:
     """What an attempt runs on and is billed for; known before its run directory is written."""

@@ -4,7 +4,7 @@ import statistics
 from typing import Optional
 
 from mxscale.cost import run_cost
-from mxscale.records import scaling
+from mxscale.records import earlier_runs
 from mxscale.rundir.directory import RERUN, RunDir
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import FINISHED, Summary
@@ -40,7 +40,7 @@ def summarise(run: RunDir, attempt: int) -> Summary:
     plan = run.plan()
     if plan.skipped:
         metrics["data/skipped"] = plan.skipped
-    efficiency, baseline = scaling.efficiency(run, plan, metrics.get("throughput/median"))
+    efficiency, baseline = earlier_runs.efficiency(run, plan, metrics.get("throughput/median"))
     metrics.update(efficiency)
     return Summary(metrics, attempt, baseline and str(baseline))
 
@@ -65,7 +65,7 @@ def in_short(run: RunDir) -> str:
         _shown(figures, "best/val_top1", "{:.2f} % val top-1"),
         _shown(figures, "test/top1", "{:.2f} % test top-1"),
         _shown(figures, "throughput/median", "{:,.0f} images/s"),
-        _shown(figures, scaling.EFFICIENCY, "{:.1%} scaling efficiency"),
+        _shown(figures, earlier_runs.EFFICIENCY, "{:.1%} scaling efficiency"),
         _shown(figures, "time/wall_s", "{:.1f} s"),
         _cost(figures, "cost/total_{}") or "cost unknown",
     ]
@@ -86,7 +86,7 @@ def table(run: RunDir, view: Optional[str] = None, all_runs: Optional[str] = Non
         ("best val top-1", _shown(figures, "best/val_top1", "{:.2f} % at step " + str(figures.get("best/step")))),
         ("test top-1", _shown(figures, "test/top1", "{:.2f} %")),
         ("throughput", _shown(figures, "throughput/median", "{:,.0f} images/s (median)")),
-        ("scaling efficiency", scaling.described(run, summary)),
+        ("scaling efficiency", earlier_runs.described(run, summary)),
         ("waiting for data", _shown(figures, "time/data_wait_median", "{:.1%} of the time (median)")),
         ("wall time", _shown(figures, "time/wall_s", "{:.1f} s")),
         ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.why or 'no price'}"),

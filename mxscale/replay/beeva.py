@@ -178,23 +178,4 @@ KVSTORE = Replay(
     ),
 )  # fmt: skip
 
-
-def decoding(*overrides: str, about: str = "") -> Grid:
-    return Grid(
-        tuple(
-            Trial(f"{reader}-{n}", reader, str(n), (*overrides, f"io.threads=[{n}]", f"io.readers=[{reader}]",
-                 f"data.reader={reader}", "io.seconds=3"), verb="test-io")
-            for reader, n in product(("record_iter", "turbojpeg"), (1, 2, 3))
-        ),
-        about=about,
-    )  # fmt: skip
-
-
-TEST_IO = Replay(
-    "beeva-test-io", WORK, "the input pipeline alone, by decoding threads", "decoding threads",
-    (Panel("io/images_per_s"),),
-    full=decoding("data=caltech256"),
-    small=decoding("data=imagefolder", "data.root={photographs}", about="256 generated images of 500 by 400 pixels"),
-)  # fmt: skip
-
-REPLAYS = (RESNET152, SIX_EPOCHS, RESNET50, P3, BUILDS, KVSTORE, TEST_IO)
+REPLAYS = (RESNET152, SIX_EPOCHS, RESNET50, P3, BUILDS, KVSTORE)

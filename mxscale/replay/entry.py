@@ -17,7 +17,6 @@ METRICS: Dict[str, Tuple[str, str]] = {
     "train/top1": ("train top-1, %", "value"),
     "time/wall_s": ("time, min", "minutes"),
     "cost/total_eur": ("cost, EUR", "value"),
-    "io/images_per_s": ("images/s", "value"),
 }
 
 
@@ -30,7 +29,7 @@ class Trial:
         series: Series of the figure; None: a run that others start from, which is not shown.
         x: Place on the x axis.
         overrides: Settings in Hydra's grammar; {run:NAME} is replaced by the run directory of an earlier trial.
-        verb: What runs it: a key of mxscale.cli.verbs.VERBS.
+        verb: train or finetune.
         needs: Requirements: `gpus:NAME:COUNT` (any NAME if empty), `mpi`, `build:NAME` of MXNet, `file:PATH`, and
             `set:KEY`, a setting that the command line gives.
         nodes: Number of machines, taken from launch.hosts; None: this machine.

@@ -1,6 +1,6 @@
 """The figures of a report."""
 
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from mxscale.records import recorded
 from mxscale.records.recorded import Row, Spread
@@ -9,23 +9,16 @@ from mxscale.rendering.canvas import COLOURS, INK, STYLE, Drawn, axes, finished
 SERIES, LABEL, NUMBERED = 6, 46, 8  # limits: series of a figure, letters of a label, numbers on the Pareto front
 
 
-class Missing(NamedTuple):
-    """A figure for which the runs have no data."""
-
-    title: str
-    why: str
-
-
-def draw(rows: Sequence[Row]) -> Tuple[List[Drawn], List[Missing]]:
-    """Return the figures of a report, and those that can't be drawn."""
+def draw(rows: Sequence[Row]) -> Tuple[List[Drawn], Dict[str, str]]:
+    """Return the figures of a report, and why others can't be drawn, by title."""
     import matplotlib
 
-    drawn, missing = [], []
+    drawn, missing = [], {}
     with matplotlib.rc_context(STYLE):
         for name, title, function, why in FIGURES:
             drawing = function(rows)
             if drawing is None:
-                missing.append(Missing(title, why))
+                missing[title] = why
             else:
                 figure, caption = drawing
                 drawn.append(finished(name, title, caption, figure))
@@ -117,7 +110,7 @@ def accuracy_against_cost(rows: Sequence[Row]):
     front = recorded.pareto_front(list(zip(x, y)))
     figure, on = axes(9.0, 4.8)
     on.errorbar(x, y, _ends(top1), _ends(cost), fmt="o", color=COLOURS[0], ms=6, elinewidth=0.9, capsize=2)
-    on.step([x[i] for i in front], [y[i] for i in front], "D-", where="post", color=COLOURS[3], lw=1.2)
+    on.step([x[i] for i in front], [y[i] for i in front], "D-", where="post", color=COLOURS[3], lw=1.2, zorder=3)
     for number, i in enumerate(front[:NUMBERED], 1):
         on.annotate(f"{number}", (x[i], y[i]), (7, 6), textcoords="offset points", color=COLOURS[3], fontsize=9)
     on.set_xlabel(f"cost, {'USD' if in_usd else 'EUR'}")

@@ -15,7 +15,7 @@ from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
 from mxscale.launcher.context import Hook, RunContext, Signals
 from mxscale.launcher.progress import echo
 from mxscale.records.recorded import is_setting
-from mxscale.rerun import differences, verdict
+from mxscale.rerun import comparison
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
@@ -93,12 +93,8 @@ def _checked(files: RunDir, source: str) -> Config:
         raise ConfigError(f"{source}: its record lacks {', '.join(missing)}, which a rerun needs")
     try:
         config, plan = files.requested_config(), files.plan()
-        (
-            files.price(),
-            files.figures,
-            files.history(),
-            files.read("environment.json"),
-        )  # damage is found now
+        for read in (files.price, files.summary, files.history, lambda: files.read("environment.json")):
+            read()  # damage is found now
     except ConfigError as error:
         raise ConfigError(f"{source}: its record is damaged, or of another version of mxscale: {error}") from None
     missing = [key for key in ("sizes", "threads", "device", "data_digest") if getattr(plan, key) is None]
@@ -126,7 +122,7 @@ def _seeds(files: RunDir, others: Sequence[Tuple[Dict[str, str], Dict[str, float
     recorded = payload.params(files)
     seeds = {}
     for params, metrics in others:
-        figures = {name: metrics[name] for name in verdict.FIGURES if name in metrics}
+        figures = {name: metrics[name] for name in comparison.FIGURES if name in metrics}
         is_other_seed = params.get("seed") not in (None, recorded["seed"])
         if figures and is_other_seed and _without_seed(params) == _without_seed(recorded):
             seeds[params["seed"]] = figures
@@ -172,7 +168,7 @@ class Rerun(Hook):
         run, config, known = context.run, context.config, context.run.read(RERUN)
         if known is None:
             return
-        differs = differences.between(RunDir(run.path / FOLDER), run)
+        differs = comparison.between(RunDir(run.path / FOLDER), run)
         run.write(RERUN, {**known, "differs": list(dict.fromkeys([*known["differs"], *differs]))})
         if differs and config.rerun.strict:
             raise ConfigError(f"rerun.strict=true: differs from the record of {known['of']}: {'; '.join(differs)}")
@@ -188,7 +184,7 @@ class Rerun(Hook):
         recorded = RunDir(run.path / FOLDER)
         splits = recorded.plan().splits
         images = {figure: splits[name].count if name in splits else 0 for figure, name in SPLITS.items()}
-        judged = verdict.judge(_outcome(recorded), _outcome(run), known["seeds"], images)
+        judged = comparison.judge(_outcome(recorded), _outcome(run), known["seeds"], images)
         run.write(RERUN, {**known, "verdict": judged.kind, "why": judged.why,
                           "first_difference": judged.first_difference})  # fmt: skip
 
@@ -202,7 +198,7 @@ def _expected(config: Config, plan: Plan, differs: List[str]) -> str:
     return "the same weights: nothing differs from the record"
 
 
-def _outcome(run: RunDir) -> verdict.Outcome:
+def _outcome(run: RunDir) -> comparison.Outcome:
     losses, attempts = {}, {1}
     for line in run.history():
         if "train/loss" in line["metrics"]:
@@ -210,4 +206,4 @@ def _outcome(run: RunDir) -> verdict.Outcome:
             if line["attempt"] in attempts:
                 losses[line["step"]] = line["metrics"]["train/loss"]
             attempts.add(line["attempt"])
-    return verdict.Outcome(run.status().params_sha256, run.figures, losses)
+    return comparison.Outcome(run.status().params_sha256, run.figures, losses)

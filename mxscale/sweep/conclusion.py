@@ -3,7 +3,7 @@
 import shlex
 import time
 from dataclasses import replace
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 from mxscale.config.schema import Tracking
 from mxscale.environment import description
@@ -64,15 +64,11 @@ CHOICES = {
 }
 
 
-def rows_of(sweep: SweepDirectory) -> List[Row]:
-    return [Row(trial, _figures(trial)) for trial in sweep.trials()]
-
-
-def _figures(trial: TrialRecord) -> Dict[str, float]:
+def row_of(trial: TrialRecord) -> Row:
     try:
-        return RunDir(trial.run).figures if trial.run else {}
+        return Row(trial, RunDir(trial.run).figures if trial.run else {})
     except ConfigError:  # a damaged summary.json
-        return {}
+        return Row(trial, {})
 
 
 def end(
@@ -83,7 +79,7 @@ def end(
     Args:
         unwanted: Returns whether to stop waiting for a slow tracking server.
     """
-    rows, facts = rows_of(sweep), sweep.facts()
+    rows, facts = [row_of(trial) for trial in sweep.trials()], sweep.facts()
     names = named(rows)
     status = outcome(rows, stopped)
     known = sweep.status().with_attempt(ended_ms=int(time.time() * 1000))

@@ -11,9 +11,6 @@ each answered request, under a lock in the run directory. Two cases need more th
 A resumed run repeats the steps after its last checkpoint. The lines of all attempts are sent, because sent lines
 cannot be withdrawn and a later synchronisation must give the same record. Of several values of a step the one with
 the latest time is the last attempt's. MLflow shows that one if the step is the last of a metric.
-
-MLflow is imported only to send something: the import takes over a second of CPU time, the first use of a new SQLite
-store another 1.5 s.
 """
 
 import contextlib

@@ -76,7 +76,7 @@ def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
 
 
 def all_runs(run: RunDir) -> Optional[str]:
-    """Return the address of all runs of the experiment, with their figures and charts; None if MLflow lacks the run."""
+    """Return the address of all runs of the experiment, with their figures; None if MLflow lacks the run."""
     sent = recorded(run)
     return _server(sent.uri) + experiment_view.page(sent.experiment_id) if sent and sent.run_id else None
 

@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
-import yaml
 from plans import make_sizes
 
 from mxscale.config.schema import from_dict
 from mxscale.config.signature import signature
-from mxscale.records import scaling
+from mxscale.records import earlier_runs
 from mxscale.rundir import directory
 from mxscale.rundir.directory import FINISHED
 from mxscale.rundir.plan import Plan
@@ -31,7 +30,7 @@ def made(root, ranks, rate=None, on=None, **settings):
 
 
 def efficiency(run, rate=150.0):
-    figures, baseline = scaling.efficiency(run, run.plan(), rate)
+    figures, baseline = earlier_runs.efficiency(run, run.plan(), rate)
     return Summary({**figures, "throughput/median": rate}, 1, baseline and str(baseline))
 
 
@@ -40,8 +39,8 @@ def test_efficiency_is_relative_to_the_newest_run_with_one_rank(tmp_path):
     newest = made(tmp_path, 1, 100.0)
     run = made(tmp_path, 2)
     found = efficiency(run)
-    assert found.metrics[scaling.EFFICIENCY] == 0.75 and found.baseline == str(newest)
-    assert scaling.described(run, found) == f"75.0% of the 1-rank run {newest.path.name}"
+    assert found.metrics[earlier_runs.EFFICIENCY] == 0.75 and found.baseline == str(newest)
+    assert earlier_runs.described(run, found) == f"75.0% of the 1-rank run {newest.path.name}"
 
 
 def test_a_reference_has_as_many_threads_per_rank(tmp_path):
@@ -69,7 +68,7 @@ def test_instances_with_the_same_kind_of_gpu_compare(tmp_path):
     large = {**small, "machine": "p2.8xlarge", "threads": 2}
     run = made(tmp_path, 8, on=large, machine={"instance": "p2.8xlarge"})
     found = efficiency(run, 154.0)
-    assert found.metrics[scaling.EFFICIENCY] == pytest.approx(0.9625) and found.baseline == str(alone)
+    assert found.metrics[earlier_runs.EFFICIENCY] == pytest.approx(0.9625) and found.baseline == str(alone)
 
 
 @pytest.mark.parametrize(
@@ -80,17 +79,14 @@ def test_other_work_and_other_processors_are_no_reference(tmp_path, other):
     assert efficiency(made(tmp_path, 2)).baseline is None
 
 
-def test_without_a_reference_the_command_that_makes_one_is_named(tmp_path):
+def test_without_a_reference_the_settings_that_make_one_are_named(tmp_path):
     run = made(tmp_path, 2, on={"threads": 3})
-    typed = ["data=digits", "launch.ranks=2", "data.classes=[0, 1]"]
-    (run.path / "overrides.yaml").write_text(yaml.safe_dump({1: typed}))
-    found = scaling.described(run, efficiency(run)).splitlines()
-    assert found[0] == "unknown without a 1-rank run of this work:"
-    assert found[1] == "python train.py data=digits 'data.classes=[0, 1]' launch.ranks=1 launch.threads=3"
+    expected = "unknown without a run of this work with launch.ranks=1 launch.threads=3"
+    assert earlier_runs.described(run, efficiency(run)) == expected
 
 
 def test_one_rank_and_several_shards_per_rank_have_no_efficiency(tmp_path):
     made(tmp_path, 1, 100.0)
     run = made(tmp_path, 1)
-    assert scaling.described(run, efficiency(run)) is None
-    assert not scaling.applies(Plan(sizes=replace(make_sizes(2), shards=4)))
+    assert earlier_runs.described(run, efficiency(run)) is None
+    assert not earlier_runs.applies(Plan(sizes=replace(make_sizes(2), shards=4)))

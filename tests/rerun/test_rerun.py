@@ -20,8 +20,8 @@ from mxscale.config.schema import from_dict
 from mxscale.environment import description
 from mxscale.launcher import setup
 from mxscale.records import recorded
-from mxscale.rerun import differences, rerun, verdict
-from mxscale.rerun.verdict import DIFFERENT, IDENTICAL, WITHIN, Outcome, judge
+from mxscale.rerun import comparison, rerun
+from mxscale.rerun.comparison import DIFFERENT, IDENTICAL, WITHIN, Outcome, judge
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
@@ -46,7 +46,7 @@ def test_same_weights_are_identical():
 
 def test_spread_is_the_prediction_interval_of_seeds():
     # 98, 99, 100: mean 99, s = 1, t(2) = 4.303, sqrt(1 + 1/3) = 1.1547: 99 +- 4.9687, and no more than 100 %
-    low, high, text = verdict.spread([99.0, 98.0, 100.0], 0.5)
+    low, high, text = comparison.spread([99.0, 98.0, 100.0], 0.5)
     assert (low, high) == (pytest.approx(94.0313, abs=1e-4), 100.0)
     assert "3 seeds recorded: median 99.00, 98.00 to 100.00" in text
 
@@ -82,7 +82,7 @@ def test_spread_needs_two_other_seeds(seeds):
 
 def test_interval_contains_95_percent_of_seeds():
     drawn = np.random.RandomState(0).normal(50, 1, (2000, 4))
-    held = [low <= row[3] <= high for row in drawn for low, high, _ in [verdict.spread(list(row[:3]), 0)]]
+    held = [low <= row[3] <= high for row in drawn for low, high, _ in [comparison.spread(list(row[:3]), 0)]]
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)  # the range of three would hold half of them
 
 
@@ -92,7 +92,7 @@ def test_first_different_loss_is_reported():
     assert "that of step 4 (the mean of steps 3 to 4), 1.25 -> 1.2500001" in judged.why
     assert "no recorded loss differs" in judge(FIRST, again(), [], {}).why
     nan = {2: float("nan")}
-    assert verdict.first_difference(nan, nan) is None
+    assert comparison.first_difference(nan, nan) is None
 
 
 def test_first_loss_after_resume_is_not_compared(tmp_path):
@@ -269,18 +269,18 @@ def facts(folder, **changes):
     ],
 )
 def test_differences_are_listed(tmp_path, changes, text):
-    assert differences.between(facts(tmp_path / "then"), facts(tmp_path / "now", **changes)) == text
+    assert comparison.between(facts(tmp_path / "then"), facts(tmp_path / "now", **changes)) == text
 
 
 def test_record_without_variables_compares_none(tmp_path):
     then = facts(tmp_path / "then", environment={"variables": None})
-    assert differences.between(then, facts(tmp_path / "now")) == []
+    assert comparison.between(then, facts(tmp_path / "now")) == []
 
 
 def test_record_without_code_digest_compares_commits(tmp_path):
     def found(dirty):
         then = facts(tmp_path / "then", environment={"code": None, "git": {"commit": "abc", "dirty": dirty}})
-        return differences.between(then, facts(tmp_path / "now"))
+        return comparison.between(then, facts(tmp_path / "now"))
 
     assert found(False) == [] and found(True) == [f"code: unknown -> {'c' * 16}"]
 
@@ -289,7 +289,7 @@ def test_changed_ranks_of_attempts_are_listed(tmp_path):
     then = facts(tmp_path / "then")
     attempts = [{"attempt": n, "ranks": ranks, "started_ms": n} for n, ranks in ((1, 4), (2, None), (3, 2))]
     then.write("status.json", {"attempts": attempts})
-    assert differences.between(then, facts(tmp_path / "now")) == ["ranks of its attempts: 4, then 2 -> 2"]
+    assert comparison.between(then, facts(tmp_path / "now")) == ["ranks of its attempts: 4, then 2 -> 2"]
 
 
 def test_code_digest_covers_source_files(tmp_path, monkeypatch):

@@ -60,9 +60,8 @@ def test_the_table_of_runs_has_figures_and_names(trained, window):
     window.shows("small digits 1 rank", "small digits 2 ranks", *experiment_view.COLUMNS)
 
 
-def test_runs_are_compared_in_preset_charts(trained, window):
+def test_runs_are_compared_in_charts(trained, window):
     window.open(trained.all_runs + "&compareRunsMode=CHART")
-    window.shows("Accuracy", "Throughput and cost", "val/top1", "throughput/median")
     window.has_charts()
 
 

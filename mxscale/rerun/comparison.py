@@ -1,4 +1,4 @@
-"""Verdict on a rerun: identical weights, figures within the spread of the seeds, or different.
+"""Compare a rerun with its record: what differs before it starts, and then the results.
 
 If the weights differ, the question is whether the rerun could have been one more seed. The range of n seeds does not
 answer it: it contains a further seed with probability (n - 1) / (n + 1), 50 % for n = 3. The prediction interval of a
@@ -9,6 +9,9 @@ import math
 import statistics
 from typing import Dict, List, NamedTuple, Optional, Sequence
 
+from mxscale.records.recorded import versions
+from mxscale.rundir.directory import RunDir
+
 IDENTICAL, WITHIN, DIFFERENT = "identical", "within spread", "different"
 FIGURES = ("test/top1", "best/val_top1")  # in percent
 OTHER_SEEDS = 2  # besides that of the recorded run: fewer give no spread
@@ -16,6 +19,66 @@ OTHER_SEEDS = 2  # besides that of the recorded run: fewer give no spread
 # Student's t, 97.5 %, by degrees of freedom; between two entries the wider one applies
 T = {2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 15: 2.131, 20: 2.086,
      30: 2.042, 60: 2.000, 120: 1.980}  # fmt: skip
+
+
+def between(first: RunDir, run: RunDir) -> List[str]:
+    """Return what differs between two prepared run directories, as `NAME: FIRST -> SECOND`."""
+    was, now = facts(first), facts(run)
+    names = [name for name in {**now, **was} if was.get(name) != now.get(name)]
+    if was["code"] is None and not was["uncommitted"]:  # recorded before code had a digest: its commit is compared
+        names.remove("code")
+    if was["variables"] is None and "variables" in names:  # recorded before variables were
+        names.remove("variables")
+    lines = [_line(name, was.get(name), now.get(name)) for name in names if name != "uncommitted"]
+    attempts = [str(attempt.ranks) for attempt in first.attempts if attempt.ranks]
+    if len(set(attempts)) > 1:  # the reduction order changed between attempts
+        lines.append(_line("ranks of its attempts", ", then ".join(attempts), now["ranks"]))
+    return lines
+
+
+def facts(run: RunDir) -> dict:
+    """Return what may change a result besides the config: name -> value, None if unknown."""
+    environment, plan = run.read("environment.json") or {}, run.plan()
+    git, machine, mxnet = (environment.get(name) or {} for name in ("git", "machine", "mxnet"))
+    tags, sizes = environment.get("tags") or {}, plan.sizes
+    # From the tag, where the versions of the ranks replace those of the parent
+    libraries = {"python": environment.get("python"), **versions(tags)}
+    return {
+        "commit": git.get("commit"),
+        "code": _short(environment.get("code")),
+        "uncommitted": git.get("dirty"),
+        "image": tags.get("image.id"),
+        "build": tags.get("build"),
+        **dict(sorted(libraries.items())),
+        "MXNet's features": " ".join(mxnet.get("features") or []) or None,
+        "CUDA's libraries": _joined(mxnet.get("linked") or None),
+        "variables": _joined(environment.get("variables")),
+        "CPU": machine.get("cpu"),
+        "cores": machine.get("cores"),
+        "GPUs": mxnet.get("gpus"),
+        "driver": machine.get("driver"),
+        "device": plan.device,
+        "ranks": sizes and sizes.ranks,
+        "data shards": sizes and sizes.shards,
+        "threads": plan.threads,
+        "data": _short(plan.data_digest),
+        "pretrained weights": _short(plan.pretrained_sha256),
+    }
+
+
+def _joined(values):
+    if values is None:
+        return None
+    return " ".join(f"{name}={value}" for name, value in sorted(values.items())) or "none"
+
+
+def _short(digest):
+    return digest and digest[:16]
+
+
+def _line(name: str, *values) -> str:
+    was, now = ("unknown" if value is None else value for value in values)
+    return f"{name}: {was} -> {now}"
 
 
 class Outcome(NamedTuple):
