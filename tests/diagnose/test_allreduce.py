@@ -142,7 +142,7 @@ def test_killed_rank_ends_the_measurement(under_way, cli):
             ["comm=local", "launch.ranks=1"],
             "comm=local: has no all-reduce of its own; use one of horovod, device, nccl",
         ),
-        (["comm=dist_async"], "comm=dist_async was removed"),
+        (["comm=dist_async"], "use comm=parameter_server"),
         (["comm=nccl", "launch.ranks=2"], "built without NCCL"),
         (["comm.compression=fp16"], "comm.compression=fp16: the arrays are float32"),
         (

@@ -135,7 +135,7 @@ def test_plan_records_the_origin_of_the_weights(prepared, prefix):
             ["model.pretrained=symbol:/x", "model.name=small"],
             "model.name=small: model.pretrained=symbol:/x has the network symbol; set model.name=null",
         ),
-        (["model.pretrained=zoo"], "model.name=null: give a network"),
+        (["model.pretrained=zoo"], "model.name=null: name a network"),
         (["model.pretrained=null", "model.name=symbol"], "model.pretrained=symbol:PREFIX"),
     ],
 )

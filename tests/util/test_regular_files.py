@@ -35,14 +35,13 @@ def test_other_kinds_are_refused_at_once(tmp_path):
 READERS = [
     ("data.class_names:class_names", lambda path: Data(classes=path)),
     ("data.image_lists:read", lambda path: (path, "list")),
-    ("data.public.archives:contents", lambda path: (path, ["x"], 1)),
-    ("data.public.archives:gunzip", lambda path: (path, 1)),
-    ("data.records:settings", lambda path: Data(kind="recordio", train=path, val=path)),
+    ("data.public.formats:contents", lambda path: (path, ["x"])),
+    ("data.public.formats:_idx", lambda path: (*os.path.split(path), 1)),
+    ("data.records:recordio_job", lambda path: (Data(kind="recordio", train=path, val=path), 1)),
     ("cost.price_table:read_catalog", lambda path: (path, "2026-01-01")),
     ("cost.price_table:read", Path),
     ("models.weights:load", lambda path: path),
     ("perfmodel.published.rows:read", lambda path: path),
-    ("serve.predict:array", lambda path: path),
     ("util.hostfile:read", lambda path: path),
 ]
 
