@@ -22,7 +22,6 @@ CONTAINERS = "run the command in a container of that image: docker compose run -
 AUGMENT = "use data.augment.erase, mixup, cutmix, or augment=level2 or level3 (docs/input.md)"
 COMPARE = "measure the back ends with mxscale test-allreduce comm=NAME, and choose one"
 LIMITS = "images of up to 178,956,970 pixels and 512 MiB are accepted; leave out others, or set data.on_bad=skip"
-RANKS_UPDATE = "use comm=parameter_server, where each rank updates its weights"
 INSTEAD: Dict[str, str] = {
     "launch.kind": CONTAINERS,
     "launch.image": CONTAINERS,
@@ -43,8 +42,7 @@ INSTEAD: Dict[str, str] = {
     "evaluation": "run mxscale evaluate RUN_DIR after the run",
     "tracking.log_model": "run mxscale register RUN_DIR after the run",
     "tracking.register": "run mxscale register RUN_DIR NAME after the run",
-    "comm=dist_async": RANKS_UPDATE,
-    "comm.update_on": RANKS_UPDATE,
+    "comm.update_on": "use comm=parameter_server, where each rank updates its weights",
     "comm.hierarchical": "set the environment variable HOROVOD_HIERARCHICAL_ALLREDUCE=1, which ranks inherit",
     "comm.timeline": "set the environment variable HOROVOD_TIMELINE=FILE.json, which ranks inherit",
     "comm.threshold": "it was that of comm.compression=2bit; use comm.compression=fp16",
