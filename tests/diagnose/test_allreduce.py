@@ -15,7 +15,6 @@ from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.config.verb_settings import AllReduce
 from mxscale.diagnose import all_reduce
-from mxscale.launcher.context import Hook, Signals
 from mxscale.rundir.directory import ALLREDUCE, RunDir
 
 QUICK = ["launch.ranks=2", "allreduce.seconds=0.05", "allreduce.sizes=[4194304,4096,65536]"]
@@ -85,14 +84,12 @@ def test_two_ranks_measure_each_size(transport, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_one_process_measures_its_devices(tmp_path):
-    hook = Hook()
-    hook.on_created = lambda record, signals: setattr(hook, "created", (record, signals))
     config = from_dict({"runs": str(tmp_path), "comm": {"backend": "device"}, "launch": {"ranks": 2, "device": "cpu"},
                         "tracking": {"enabled": False}})  # fmt: skip
-    assert all_reduce.main(config, AllReduce(0.05, [4096, 65536]), hook) == 0
-    record, signals = hook.created
-    found = record.read(ALLREDUCE)
-    assert isinstance(signals, Signals) and (found["over"], found["ranks"], found["fit"]) == ("device", 2, None)
+    assert all_reduce.main(config, AllReduce(0.05, [4096, 65536])) == 0
+    [folder] = (tmp_path / "test-allreduce").iterdir()
+    found = RunDir(folder).read(ALLREDUCE)
+    assert (found["over"], found["ranks"], found["fit"]) == ("device", 2, None)
 
 
 @pytest.fixture
