@@ -4,6 +4,7 @@ A refusal here is exit status 2. It removes a new run directory and leaves an ol
 """
 
 import hashlib
+import math
 import os
 import subprocess
 import time
@@ -210,7 +211,7 @@ def prepare(context: RunContext) -> None:
     """
     run, config, signals = context.run, context.config, context.signals
     command = commands.preparation(str(run), context.attempt, available_cores(), os.environ)
-    deadline = budget.deadline(run, config.budget, context.attempt)
+    deadline = math.inf if config.budget.dry_run else budget.deadline(run, config.budget, context.attempt)
     child = subprocess.Popen(command.argv, env=command.env, start_new_session=True)
     with kept_alive(run):
         terminated, spent = None, False

@@ -28,7 +28,7 @@ def check(saved, side: int, source: str) -> None:
     if not ended.returncode:
         return
     lines = [line.strip() for line in ended.stderr.splitlines() if line.strip() and not CPP_STACK.match(line)]
-    reason = re.sub(r".*\w+Error: ", "", (lines or ["no message"])[-1])[:300]
+    reason = (lines or ["no message"])[-1].rpartition("Error: ")[2][:300]
     if ended.returncode < 0:
         reason = f"it ends by {signal_name(-ended.returncode)}"
     raise ConfigError(f"model.pretrained={source}: MXNet cannot run its graph on images of {side} pixels: {reason}")

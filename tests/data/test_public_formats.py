@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -100,8 +99,4 @@ def test_a_run_fetches_packs_trains_and_records_the_set(publisher, cli, tmp_path
     assert hashlib.sha256(publisher.files["cifar-10-binary.tar.gz"]).hexdigest() in made["settings"]["files"].values()
 
     recorded = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").get_run(run.read("tracking.json")["run_id"])
-    (shown,) = recorded.inputs.dataset_inputs
     assert recorded.data.tags["data.digest"] == made["digest"]
-    assert (shown.dataset.name, shown.dataset.digest) == ("cifar10", made["digest"][:36])
-    assert json.loads(shown.dataset.source) == {"uri": plan.data_dir}
-    assert json.loads(shown.dataset.profile) == {"num_rows": 160, "classes": 10, "train": 120, "val": 20, "test": 20}
