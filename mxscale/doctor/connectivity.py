@@ -28,7 +28,7 @@ def check_hosts(config: Config) -> List[CheckResult]:
     try:
         os.makedirs(config.runs, exist_ok=True)
         with ThreadPoolExecutor(min(32, len(nodes))) as threads:
-            return list(threads.map(_check_host, nodes, [Path(config.runs)] * len(nodes)))
+            return list(threads.map(_check_host, nodes, [Path(config.runs).absolute()] * len(nodes)))
     except OSError as error:
         return [CheckResult("hosts", FAIL, f"runs={config.runs}: not writable ({error.strerror})", "set runs=DIR")]
 

@@ -121,8 +121,9 @@ def test_unreachable_hosts_fail(tmp_path):
     assert list((tmp_path / "runs").iterdir()) == []  # the doctor leaves no file
 
 
-def test_hosts_that_see_the_runs_folder_pass(tmp_path, fake_ssh):
-    results = connectivity.check_hosts(configured(tmp_path / "runs", launch={"hosts": ["a:4", "b"]}))
+def test_hosts_that_see_the_runs_folder_pass(tmp_path, fake_ssh, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = connectivity.check_hosts(configured("runs", launch={"hosts": ["a:4", "b"]}))
     assert [(each.name, each.state, each.cause) for each in results] == [
         ("host a", "ok", f"slots: 4; sees {tmp_path}/runs"),
         ("host b", "ok", f"slots: 1; sees {tmp_path}/runs"),
