@@ -51,7 +51,7 @@ class Predictor:
     def __init__(self, exported: Exported, threads: Optional[int] = None):  # None: the cores that it may use
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # its errors are raised as well
+        onnxruntime.set_default_logger_severity(4)  # its errors are raised as well
         self.session = _session(exported, options)
         self.threads, self.card, self.path = threads or available_cores(), exported.card, exported.path
         # Of validation images in the network's training

@@ -40,7 +40,7 @@ def arguments():
     parser.add_argument("--count", type=int, default=20, help="cases of each kind")
     parser.add_argument("--commands", type=int, help="of them also through the command line; default: a twentieth")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=20.0, help="seconds for a case in process")
+    parser.add_argument("--limit", type=float, default=40.0, help="seconds for a case in process")  # 30 for a store
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     return parser.parse_args()
 

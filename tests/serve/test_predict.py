@@ -174,6 +174,14 @@ def test_a_file_that_another_program_changed_is_one_line(folder, capsys):
     )
 
 
+def test_a_tensor_beyond_any_memory_is_one_line(folder, capfd):
+    network = onnx.load(f"{folder}/net.onnx")
+    network.graph.initializer[0].dims[0] = 2**62
+    onnx.save(network, f"{folder}/huge.onnx")
+    assert main.main(["predict", f"{folder}/huge.onnx", f"{folder}/in"]) == 2
+    assert capfd.readouterr().err.count("\n") == 1  # the runtime logs to the process's stderr
+
+
 def changed(network, **metadata):
     """Set metadata of a network in ONNX."""
     for each in network.metadata_props:
