@@ -6,7 +6,6 @@ per hour, one row per availability zone. The spot price is that of the cheapest 
 
 import calendar
 import datetime
-import hashlib
 import math
 import os
 import re
@@ -16,10 +15,9 @@ from typing import Dict, List, Optional, Tuple
 
 from mxscale.config.schema import Config, Machine
 from mxscale.util import csv_tables
-from mxscale.util.atomic_files import write_text
+from mxscale.util.atomic_files import digest_of, write_text
 from mxscale.util.errors import ConfigError, nearest
 from mxscale.util.file_lock import locked
-from mxscale.util.regular_files import open_regular
 
 COLUMNS = ("provider", "instance", "region", "market", "gpus", "gpu", "network_gbps", "usd_per_hour", "as_of", "source")
 REQUIRED = ("provider", "instance", "region", "market", "as_of", "source")  # must not be empty
@@ -156,8 +154,7 @@ def read_catalog(path: str, as_of: str, name: Optional[str] = None) -> List[Row]
                 lowest[instance, region, market] = {**common, "market": market, "usd_per_hour": f"{usd:.10g}"}
     if not lowest:
         raise ConfigError(f"{where}: the file has no price")
-    with open_regular(path) as file:
-        source = f"{name or Path(path).name}@{hashlib.sha256(file.read()).hexdigest()[:8]}"
+    source = f"{name or Path(path).name}@{digest_of(path)[:8]}"
     return [{**row, "source": source} for row in lowest.values()]
 
 

@@ -5,9 +5,10 @@ No rank is started, and nothing of the run is left behind.
 
 from mxscale.config.schema import Config
 from mxscale.cost import prices
-from mxscale.launcher import setup
+from mxscale.launcher import budget, setup
 from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.launcher.progress import echo
+from mxscale.records.summary import money
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import DONE, INTERRUPTED
 from mxscale.rundir.plan import Plan
@@ -37,8 +38,8 @@ def estimate(config: Config, plan: Plan, price: Price) -> str:
     total = prices.cost(price, seconds)
     if total is None:
         return "\n".join([*lines, f"cost      unknown: {price.why}"])
-    lines.append("cost      " + " = ".join(f"{amount:.4f} {currency.upper()}" for currency, amount in total.items()))
+    lines.append(f"cost      {money(total)}")
     for currency, bound in config.budget.bounds.items():
         exceeded = total[currency] > bound
-        lines.append(f"budget    budget.max_{currency}={bound:g} is {'exceeded' if exceeded else 'enough'}")
+        lines.append(f"budget    {budget.describe({currency: bound})} is {'exceeded' if exceeded else 'enough'}")
     return "\n".join(lines)

@@ -44,11 +44,13 @@ def load(source: str, name: str) -> Loaded:
     network(name)  # refuse an unknown name before fetching
     if kind == "zoo":
         raise ConfigError(f"{source} was removed: name its file, $HOME/.mxnet/models/{name}-HASH.params")
-    files, revision = [rest], None
-    if kind in ("imagenet", "hf"):
-        from mxscale.models import downloads
+    if kind == "torch":
+        return _torch(rest, name, source)
+    from mxscale.models import downloads
 
-        files, revision = ([downloads.imagenet(name)], None) if kind == "imagenet" else downloads.hub(rest)
+    if kind == "imagenet":
+        return _torch(downloads.imagenet(name), name, source)
+    files, revision = downloads.hub(rest)
     return _torch(files[0], name, source)._replace(files=files, revision=revision)
 
 

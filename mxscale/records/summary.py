@@ -1,7 +1,7 @@
 """The figures of a whole run, from its metrics file: summary.json and the final table."""
 
 import statistics
-from typing import Optional
+from typing import Mapping, Optional
 
 from mxscale.cost import run_cost
 from mxscale.records import earlier_runs
@@ -119,8 +119,13 @@ def _shown(figures: dict, name: str, form: str) -> Optional[str]:
 
 def _cost(figures: dict, name: str) -> Optional[str]:
     """Return the cost in each known currency. `name`: the metric, with {} for the currency."""
-    known = [(figures.get(name.format(currency)), currency) for currency in ("usd", "eur")]
-    return " = ".join(f"{value:.4f} {currency.upper()}" for value, currency in known if value is not None) or None
+    return money({currency: figures.get(name.format(currency)) for currency in ("usd", "eur")})
+
+
+def money(amounts: Mapping[str, Optional[float]]) -> Optional[str]:
+    """Return an amount by currency as text, such as `1.6000 USD = 1.4111 EUR`; None if it is known in none."""
+    known = [f"{amount:.4f} {currency.upper()}" for currency, amount in amounts.items() if amount is not None]
+    return " = ".join(known) or None
 
 
 def _to(figures: dict) -> Optional[str]:
