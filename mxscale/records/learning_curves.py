@@ -46,7 +46,7 @@ def draw(history: List[dict], steps_per_epoch: int) -> bytes:
         figure, panels = canvas.axes(10.4, 3.4, len(PANELS), shared=False)
         for on, (title, unit, lines) in zip(panels, PANELS):
             for metric, label, colour in lines:
-                epochs, values = _points(history, metric, steps_per_epoch)
+                epochs, values = points(history, metric, steps_per_epoch)
                 marker = "o" if len(epochs) < MARKED else None
                 on.plot(epochs, values, marker=marker, ms=3.5, lw=1.5, color=colour, label=label)
             on.set_title(f"{title}, {unit}" if unit else title, fontsize=10)
@@ -63,8 +63,7 @@ def _spread(on) -> float:
     return max(values) / min(values) if values else 1.0
 
 
-def _points(history: List[dict], metric: str, steps_per_epoch: int) -> Tuple[List[float], List[float]]:
-    points = [
-        (line["step"] / steps_per_epoch, line["metrics"][metric]) for line in history if metric in line["metrics"]
-    ]
-    return [epoch for epoch, _ in points], [value for _, value in points]
+def points(history: List[dict], metric: str, steps_per_epoch: int) -> Tuple[List[float], List[float]]:
+    """Return the epochs and values of a metric."""
+    found = [(line["step"] / steps_per_epoch, line["metrics"][metric]) for line in history if metric in line["metrics"]]
+    return [epoch for epoch, _ in found], [value for _, value in found]

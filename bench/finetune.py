@@ -1,0 +1,102 @@
+"""Fine-tuning on a folder of photographs: pretrained against random weights, all layers against the head, few labels.
+
+    python bench/finetune.py --photographs DIR [--quick]
+
+DIR has a folder of images for each class, such as Dataset of ardamavi/Sign-Language-Digits-Dataset. Each variant runs
+`mxscale finetune data=imagefolder data.root=DIR model=efficientnet_lite0 model.pretrained=imagenet` with its settings
+and the seeds 1, 2, ..., in turn; a seed chooses the new head's weights and the order, the split is the same. The same
+command continues: finished runs in `--runs` count. Prints test top-1, minutes and USD of each variant, and draws the
+validation accuracy over the epochs.
+"""
+
+import sys
+from pathlib import Path
+
+import measure
+
+from mxscale.rundir.directory import FINISHED, RunDir
+
+PRICE = 0.34  # USD per hour: c5.2xlarge (4 cores, 16 GB; two ranks need 14 GB), us-east-1, on demand
+COMMON = ("data=imagefolder", "model=efficientnet_lite0", f"machine.usd_per_hour={PRICE}")
+PRETRAINED, FEW = ("model.pretrained=imagenet",), ("data.train_per_class=10", "epochs=40")
+HEAD = ("model.freeze=features",)
+VARIANTS = {
+    "all layers": PRETRAINED,
+    "head only": (*PRETRAINED, *HEAD),
+    "10 labels per class, all layers": (*PRETRAINED, *FEW),
+    "10 labels per class, head only": (*PRETRAINED, *FEW, *HEAD),
+    "random weights": ("model.pretrained=null",),
+}
+# metric -> unit of the table in that of the metric, form
+METRICS = {"test/top1": (1, "{:.2f} %"), "time/wall_s": (60, "{:.1f} min"), "cost/total_usd": (1, "{:.3f} USD")}
+
+
+def finished(runs: Path, name: str):
+    """Return the newest finished run of a name; None without one."""
+    found = [RunDir(path) for path in sorted(runs.glob(f"finetune/*_{name}"))]
+    return next((run for run in reversed(found) if run.read("status.json").get("state") == FINISHED), None)
+
+
+def trained(runs: Path, photographs: str, name: str, settings) -> RunDir:
+    """Return the finished run of a name, trained now if there is none."""
+    run = finished(runs, name)
+    if run is None:
+        measure.train(*COMMON, *settings, f"data.root={photographs}", f"name={name}", f"runs={runs}", entry="finetune")
+        run = finished(runs, name)
+    return run
+
+
+def spread_of(runs, metric: str) -> dict:
+    unit, _ = METRICS[metric]
+    return measure.spread([run.read("summary.json")["metrics"][metric] / unit for run in runs])
+
+
+def draw(runs: dict, file: Path) -> None:
+    """Draw the validation accuracy of each variant's runs over the epochs."""
+    import matplotlib
+
+    from mxscale.records import learning_curves
+    from mxscale.rendering import canvas
+
+    with matplotlib.rc_context(canvas.STYLE):
+        figure, on = canvas.axes(9.0, 4.4)
+        for colour, (variant, some) in zip(canvas.COLOURS, runs.items()):
+            for run in some:
+                epochs, top1 = learning_curves.points(run.history(), "val/top1", run.plan().sizes.steps_per_epoch)
+                on.plot(epochs, top1, color=colour, lw=1, label=variant if run is some[0] else None)
+        on.set_xlabel("epoch")
+        on.set_ylabel("validation top-1, %")
+        on.grid()
+        on.legend(fontsize=9)
+        file.write_bytes(canvas.as_png(figure, learning_curves.DPI))
+
+
+def main() -> None:
+    options = measure.arguments(
+        __doc__.splitlines()[0],
+        photographs=("", "folder of images by class; required"),
+        runs=("runs/bench-finetune", "folder of the runs"),
+        seeds=(5, "seeds of each variant"),
+        only=("", "variants to run, separated by commas; without it all"),
+        figure=("", "file of the learning curves; without it none"),
+    )
+    if not options.photographs:
+        sys.exit("--photographs=DIR is required")
+    chosen = options.only.split(",") if options.only else VARIANTS
+    runs, folder = {name: [] for name in chosen}, measure.ROOT / options.runs
+    for seed in range(1, 2 if options.quick else options.seeds + 1):
+        for number, variant in enumerate(VARIANTS):
+            if variant in runs:
+                settings = (*VARIANTS[variant], f"seed={seed}", *(("max_steps=4",) if options.quick else ()))
+                runs[variant].append(trained(folder, options.photographs, f"variant{number}-seed{seed}", settings))
+    figures = {name: {metric: spread_of(some, metric) for metric in METRICS} for name, some in runs.items()}
+    for name, values in figures.items():
+        texts = [measure.show(values[metric], form) for metric, (_, form) in METRICS.items()]
+        print(f"{name:32} {texts[0]:34} {texts[1]:30} {texts[2]}")
+    if options.figure:
+        draw(runs, Path(options.figure))
+    measure.finish(figures)
+
+
+if __name__ == "__main__":
+    main()
