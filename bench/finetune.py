@@ -18,7 +18,8 @@ from mxscale.rundir.directory import FINISHED, RunDir
 
 PRICE = 0.34  # USD per hour: c5.2xlarge (4 cores, 16 GB; two ranks need 14 GB), us-east-1, on demand
 COMMON = ("data=imagefolder", "model=efficientnet_lite0", f"machine.usd_per_hour={PRICE}")
-PRETRAINED, FEW = ("model.pretrained=imagenet",), ("data.train_per_class=10", "epochs=40")
+PRETRAINED = ("model.pretrained=imagenet",)
+FEW = ("data.train_per_class=10", "epochs=40", "batch.per_device=10", "validate_every=10")
 HEAD = ("model.freeze=features",)
 VARIANTS = {
     "all layers": PRETRAINED,

@@ -6,7 +6,6 @@ import shlex
 
 import classic
 import made_sets
-import mxnet as mx
 import numpy as np
 import pytest
 from again import rerun_of, train
@@ -18,7 +17,6 @@ from run_files import last
 
 from mxscale.cli import main, settings
 from mxscale.launcher import setup
-from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
 
@@ -36,7 +34,6 @@ NEEDED = {
     "experiment/chainermn_double_buffering": RECORDS,
     "experiment/imagenet_goyal": RECORDS,
     "experiment/chainermn_in15": RECORDS,
-    "experiment/finetune_folder": FOLDER,
     "experiment/cifar10_images": FOLDER,
 }
 
@@ -71,19 +68,7 @@ def given_files(tmp_path):
     return tmp_path
 
 
-def weights_of(name, folder):
-    net = zoo.build(name, 7)
-    zoo.initialise(net, 0, mx.cpu(), True)
-    zoo.finish(net, (1, 3, 64, 64), mx.cpu())
-    weights.save(folder / f"{name}.params", weights.arrays(net))
-    return f"model.pretrained={folder}/{name}.params"
-
-
 TINY = ["data.image_size=64", "data.pack_short_side=64", "batch.per_device=2"]
-
-
-def photos(folder, name):
-    return [f"data.root={folder}/photos", f"model.name={name}", weights_of(name, folder), *TINY]
 
 
 def caltech(folder):
@@ -123,7 +108,6 @@ CASES = {  # experiment -> (entry, overrides for a step within seconds)
     "chainermn_double_buffering": ("train", records),
     "chainermn_in15": ("train", records),
     "imagenet_goyal": ("train", records),
-    "finetune_folder": ("finetune", lambda folder: photos(folder, "resnet18_v1b")),
     "beeva_caltech256": ("finetune", caltech),
 }
 
