@@ -42,9 +42,7 @@ def end_with_parent(run: RunDir, attempt: int, timeout_s: float = PARENT_TIMEOUT
                     seen, since = touched, time.monotonic()
                 silent_s = time.monotonic() - since
                 current = int(run.alive_file.read_text())
-            except (FileNotFoundError, ValueError):
-                continue
-            except OSError:  # of the storage, which may pass
+            except (OSError, ValueError):  # of the storage, which may pass, or the directory was removed
                 current, silent_s = attempt, time.monotonic() - since
             if silent_s > timeout_s or current != attempt:
                 print(f"no heartbeat from the parent of attempt {attempt} for {silent_s:.0f} s: ending", flush=True)

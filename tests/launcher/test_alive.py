@@ -1,6 +1,7 @@
 """The parent's heartbeat, touched by a child process."""
 
 import contextlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,13 +12,13 @@ import pytest
 from machine import until
 
 from mxscale.launcher.alive import kept_alive
-from mxscale.rundir.directory import RunDir
+from mxscale.rundir.directory import INTERRUPTED, RunDir
 
 # A parent that holds the interpreter's lock: this search takes longer than any test
 BUSY = """
 import re, sys
 from mxscale.launcher.alive import kept_alive
-from mxscale.rundir.directory import RunDir
+from mxscale.rundir.directory import INTERRUPTED, RunDir
 with kept_alive(RunDir(sys.argv[1]), every_s=0.1):
     re.match("(a+)+$", "a" * 60 + "b")
 """
@@ -87,3 +88,23 @@ def test_stopped_parent_has_no_heartbeat(run, parent):
     before = touched(run)
     parent.send_signal(signal.SIGCONT)
     until(lambda: touched(run) > before)
+
+
+RANK = """
+import pathlib, sys, time
+from mxscale.distributed.heartbeat import end_with_parent
+from mxscale.rundir.directory import INTERRUPTED, RunDir
+end_with_parent(RunDir(sys.argv[1]), 1, timeout_s=1)
+pathlib.Path(sys.argv[1], "watched").touch()
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_rank_ends_when_its_run_directory_is_removed(run):
+    run.ranks_lock.parent.mkdir()
+    run.begin_alive(1)
+    with subprocess.Popen([sys.executable, "-c", RANK, str(run)]) as rank:
+        until((run.path / "watched").exists)
+        shutil.rmtree(run.path)
+        assert rank.wait(timeout=30) == INTERRUPTED
