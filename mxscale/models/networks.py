@@ -251,8 +251,20 @@ class Rotation(nn.HybridBlock):
 
 
 class Relu6(nn.HybridBlock):
+    """min(max(x, 0), 6) behind a batch normalisation; `channels` are those of the 1x1 convolution beside it.
+
+    oneDNN stores the maps of convolutions in blocks of 16 channels, or of 8 where the 1x1 convolution's channels are no
+    multiple of 16. A batch normalisation whose input and gradient differ in that runs backward in oneDNN's reference
+    kernel, which takes ten times as long. `clip` prevents it, since its gradient has no blocks; elsewhere it is the
+    slower one of two equal ways.
+    """
+
+    def __init__(self, channels: int = 16, **kwargs):
+        super().__init__(**kwargs)
+        self.mixed_blocks = channels % 16 != 0
+
     def hybrid_forward(self, F, x):
-        return F.clip(x, 0, 6)
+        return F.clip(x, 0, 6) if self.mixed_blocks else F.minimum(F.Activation(x, act_type="relu"), 6)
 
 
 class InvertedResidual(nn.HybridBlock):
@@ -264,8 +276,8 @@ class InvertedResidual(nn.HybridBlock):
         self.shortcut = stride == 1 and in_channels == channels
         self.body = nn.HybridSequential(prefix="")
         if expansion > 1:
-            self.body.add(*_convolution(inner, 1, 1, in_channels), Relu6())
-        self.body.add(*_convolution(inner, kernel, stride, inner, groups=inner), Relu6())
+            self.body.add(*_convolution(inner, 1, 1, in_channels), Relu6(in_channels))
+        self.body.add(*_convolution(inner, kernel, stride, inner, groups=inner), Relu6(channels))
         self.body.add(*_convolution(channels, 1, 1, inner))
 
     def hybrid_forward(self, F, x):
