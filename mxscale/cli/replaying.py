@@ -21,6 +21,7 @@ from mxscale.rendering.page import check_installed, prepare
 from mxscale.replay import availability, page, registry, results
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import FULL, SCALES, Replay, Trial
+from mxscale.report import claims as claim_texts
 from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
 from mxscale.rundir.status import FINISHED, Status
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory
@@ -155,7 +156,7 @@ def summary(content: results.Content, path: Path) -> str:
     """Return the claims that a replay decides and where its page is, for the terminal."""
     lines = [("replay", f"{content.replay.name}, {content.state}")]
     for one in content.outcomes:
-        figure = f", {one.reduced.text}: {one.reduced.direction}" if one.reduced else ""
-        lines.append(("claim", f"{one.row['id']}: {one.state}{figure}"))
+        figures = filter(None, (claim_texts.state(one), claim_texts.by_runs(one, one.state)))
+        lines.append(("claim", f"{one.row['id']}: {', '.join(figures)}"))
     lines += [("without", f"{trial.name}: {why}") for trial, why in content.missing]
     return "\n".join(text_table.columns([*lines, ("page", str(path))], indent="  "))

@@ -3,29 +3,37 @@
 A row has the published value, which values agree with it (the tolerance is ours, the works state none), what a
 measurement needs, and its command. These columns say how runs decide it:
 
-- `settings`: conditions under which a run measures the claim, see UNMET.
+- `settings`: conditions under which a run measures the claim, see _unmet.
+- `hardware`: those of the published hardware; a run that meets only `settings` measures "on other hardware". Filled for
+  accuracies, and where the machine is unnamed, which no run meets. Elsewhere the GPU and the number of devices are part
+  of `settings`: a time, rate or efficiency on others says nothing about the claim.
 - `how`: a calculation, a metric and kinds of runs, such as `slower throughput/median comm.backend=nccl
-  comm.backend=device`; without kinds all runs under the conditions count.
-- `reduced`: the same with names of trials of a small replay in place of kinds. `same` is the condition under which the
-  result points the same way as the published one. Hardware, network and data are others: it is no reproduction.
+  comm.backend=device`, paired in order of their start; without kinds each run has a value.
+- `reduced`: the same with names of trials of a small replay in place of kinds, paired by seed. `same` are the values
+  that agree with the published result, `figure` is the value in words.
+- `why`: what differs from the published conditions, and the cause of a disagreement, if it is known.
 
-The modelled values are in tables/modelled_claims.csv, which tools/modelled_claims.py makes.
+This project's own results are in tables/measured_claims.csv, the modelled values, which tools/modelled_claims.py makes,
+in tables/modelled_claims.csv.
 """
 
 import operator
 import re
 import statistics
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from mxscale.records.recorded import FINISHED, Recorded
+from mxscale.records.recorded import FINISHED, Recorded, sort_key
 from mxscale.records.recorded import known as is_known
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
 
-MEASURED, REDUCED, MODELLED = "measured", "reduced scale", "modelled"
-SOURCE, NEITHER = "source fact", "not reproducible here"
-STATES = (MEASURED, REDUCED, MODELLED, SOURCE, NEITHER)
+MEASURED, ELSEWHERE, REDUCED = "measured", "measured on other hardware", "reduced scale"
+MODELLED, SOURCE, NEITHER = "modelled", "source fact", "not possible here"
+BY_RUNS = (MEASURED, ELSEWHERE, REDUCED)
+STATES = (*BY_RUNS, MODELLED, SOURCE, NEITHER)
+VERDICTS = AGREES, DISAGREES, INCONCLUSIVE = ("agrees", "disagrees", "inconclusive")
 
 SOURCE_FACT = "source"  # value of `how`: a price, or a row of another team, which the work only quotes
 SPREAD = "spread"
@@ -59,24 +67,30 @@ def holds(bounds: str, value: float) -> bool:
     return all(BOUNDS[sign](value, float(bound)) for sign, bound in re.findall(r"([<>]=?)(\S+)", bounds))
 
 
-class Measured(NamedTuple):
-    """What runs with a claim's tag measured."""
+def verdict(bounds: str, values: Sequence[float], least: int = 3) -> Optional[str]:
+    """Return AGREES if all values are within the bounds, DISAGREES if none is, else INCONCLUSIVE; None if no bounds."""
+    inside = [holds(bounds, value) for value in values]
+    if not bounds:
+        return None
+    if len(values) < least or any(inside) != all(inside):
+        return INCONCLUSIVE
+    return AGREES if all(inside) else DISAGREES
 
-    value: Optional[float] = None  # in the claim's unit
-    runs: Sequence[str] = ()  # ids of the runs that measured it
-    other: Sequence[Tuple[str, str]] = ()  # (run id, why it does not measure the claim)
 
+@dataclass(frozen=True)
+class Figure:
+    """The values of a claim by runs, at full scale in the claim's unit."""
 
-class Reduced(NamedTuple):
-    """The figure of a claim at reduced scale."""
+    values: List[float]  # one of each run, or of each round of a comparison, in their order
+    runs: Sequence[str] = ()  # ids; none for a row of tables/measured_claims.csv
+    hardware: str = ""
+    date: str = ""  # of the newest run, as 2026-11-27
+    command: str = ""  # if it differs from the claim's
+    note: str = ""
 
-    text: str  # the figure in words
-    same: bool  # points the same way as published
-    runs: List[str]
-
-    @property
-    def direction(self) -> str:
-        return "the same way as published" if self.same else "reversed"
+    median = property(lambda self: statistics.median(self.values))
+    low = property(lambda self: min(self.values))
+    high = property(lambda self: max(self.values))
 
 
 class Modelled(NamedTuple):
@@ -92,22 +106,24 @@ class Outcome:
     """A claim, and its values here."""
 
     row: Dict[str, str]
-    measured: Measured
-    reduced: Optional[Reduced] = None
+    figures: Mapping[str, Figure]  # by state, one of BY_RUNS
     modelled: Optional[Modelled] = None
+    other: Sequence[Tuple[str, str]] = ()  # (run id, why it does not measure the claim)
 
     @property
     def state(self) -> str:
         """One of STATES: the first that applies."""
         if self.row["how"] == SOURCE_FACT:
             return SOURCE
-        return MEASURED if self.measured.runs else REDUCED if self.reduced else MODELLED if self.modelled else NEITHER
+        return next((of for of in BY_RUNS if of in self.figures), MODELLED if self.modelled else NEITHER)
 
-    @property
-    def within(self) -> Optional[bool]:
-        """Whether the measured, else the modelled value agrees with the published one within tolerance."""
-        value = self.measured.value if self.measured.runs else self.modelled and self.modelled.value
-        return verdict(self.row, value)
+    def verdict(self, state: str) -> Optional[str]:
+        """Return the verdict of the figure of a state, else of the modelled value; None if there is none."""
+        bounds = self.row["same" if state == REDUCED else "agrees"]
+        if state in self.figures:
+            return verdict(bounds, self.figures[state].values)
+        value = self.modelled and self.modelled.value
+        return None if value is None else verdict(bounds, [value], least=1)
 
 
 def known() -> Dict[str, Dict[str, str]]:
@@ -127,27 +143,33 @@ def check(ids: Sequence[str]) -> List[str]:
 def outcomes(
     runs: Sequence[Recorded],
     models: Mapping[str, Modelled],
-    trials: Mapping[str, Mapping[str, Recorded]],
+    trials: Mapping[str, Mapping[str, Sequence[Recorded]]],
     replay: Optional[str] = None,
 ) -> List[Outcome]:
-    """Return the outcome of every claim, in the order of the table.
+    """Return the outcome of every claim, in the order of the table; runs replace this project's own results.
 
     Args:
         runs: Those that may measure a claim.
         models: By id.
-        trials: Finished runs of small replays: {replay: {trial: run}}.
+        trials: Runs of small replays, as small_trials returns them.
         replay: Whose claims; all by default.
     """
-    return [
-        Outcome(row, measured(row, runs), reduced(row, trials), models.get(name))
-        for name, row in known().items()
-        if replay in (None, row["replay"])
-    ]
+    found, own = [], committed()
+    for name, row in known().items():
+        figures, other = measured(row, runs)
+        figures = {**own.get(name, {}), **figures, **reduced(row, trials)}
+        found.append(Outcome(row, figures, models.get(name), other))
+    return [one for one in found if replay in (None, one.row["replay"])]
 
 
-def verdict(row: Mapping[str, str], value: Optional[float]) -> Optional[bool]:
-    """Return whether `value` agrees with the published one; None if either is not a number."""
-    return None if value is None or not row["agrees"] else holds(row["agrees"], value)
+def committed() -> Dict[str, Dict[str, Figure]]:
+    """Return this project's own results: {id: {state: figure}}."""
+    found: Dict[str, Dict[str, Figure]] = {}
+    for row in csv_tables.read("measured_claims"):
+        values = [float(value) for value in row["values"].split()]
+        facts = {key: row[key] for key in ("hardware", "date", "command", "note")}
+        found.setdefault(row["id"], {})[row["state"]] = Figure(values, **facts)
+    return found
 
 
 def modelled() -> Dict[str, Modelled]:
@@ -158,31 +180,60 @@ def modelled() -> Dict[str, Modelled]:
     }
 
 
-def measured(row: Mapping[str, str], runs: Sequence[Recorded]) -> Measured:
-    """Return what the runs with the claim's tag measured of it."""
-    tagged = [run for run in runs if row["id"] in run.tags.get("claims", "").split()]
-    differing = [(run.id, differences(run, row)) for run in tagged]
-    other = [(run_id, ", ".join(why)) for run_id, why in differing if why]
-    fitting = [run for run, (_, why) in zip(tagged, differing) if not why]
-    value, used, unfit = _calculated(row["how"], fitting)
-    return Measured(value, [run.id for run in used], other + ([] if used else [(run.id, unfit) for run in fitting]))
+def measured(row: Mapping[str, str], runs: Sequence[Recorded]) -> Tuple[Dict[str, Figure], List[Tuple[str, str]]]:
+    """Return the figures by state that the runs with the claim's tag give, and why other runs give none."""
+    tagged = [run for run in by_start(runs) if row["id"] in run.tags.get("claims", "").split()]
+    unmet = {run.id: differences(run, row) for run in tagged}
+    other = [(run_id, ", ".join(why)) for run_id, why in unmet.items() if why]
+    fitting = [run for run in tagged if not unmet[run.id]]
+    published = [run for run in fitting if not _unmet(run, row["hardware"].split())]
+    elsewhere = [run for run in fitting if run not in published]
+    newest = [run for run in elsewhere if hardware([run]) == hardware(elsewhere[-1:])]
+    other += [(run.id, "newer runs are on another machine") for run in elsewhere if run not in newest]
+    figures = {}
+    for state, used in ((MEASURED, published), (ELSEWHERE, newest)):
+        if figure := _by_conditions(row["how"], used):
+            figures[state] = figure
+        else:
+            other += [(run.id, f"it alone gives no {row['how']}") for run in used]
+    return figures, other
 
 
-def _calculated(how: str, runs: Sequence[Recorded]) -> Tuple[Optional[float], List[Recorded], str]:
-    """Return the value, the runs that it is calculated from, and the reason if there is none."""
+def _by_conditions(how: str, runs: Sequence[Recorded]) -> Optional[Figure]:
+    """Return the figure that runs give by the column `how`."""
     if how in ("", SOURCE_FACT):
-        return None, [], "no run measures it"
+        return None
     way, metric, *kinds = how.split()
     runs = [run for run in runs if is_known(run.metrics.get(metric))]
     groups = [[run for run in runs if not _unmet(run, kind.split("+"))] for kind in kinds] or [runs]
-    if not all(groups):
-        return None, [], f"no pair of runs with {' and '.join(kinds)}" if kinds else f"it has no {metric}"
-    if way == SPREAD:
-        groups = [[run] for run in runs]
-        if len({(run.devices, run.param("batch.per_device"), run.param("optimizer.lr")) for run in runs}) < 2:
-            return None, [], "one case has no spread"
-    values = [statistics.median(run.metrics[metric] for run in group) for group in groups]
-    return CALCULATIONS[way](*values), [run for group in groups for run in group], ""
+    if way == SPREAD:  # over the cases, of which one has none
+        cases = [(run.devices, run.param("batch.per_device"), run.param("optimizer.lr")) for run in runs]
+        groups = [[run for run, of in zip(runs, cases) if of == case] for case in dict.fromkeys(cases)]
+        groups = groups if len(groups) > 1 else []
+    return _figure(way, metric, groups)
+
+
+def _figure(way: str, metric: str, groups: Sequence[Sequence[Recorded]]) -> Optional[Figure]:
+    """Return the figure of paired runs, a group for each argument of the calculation; None without a pair."""
+    rounds = list(zip(*groups))
+    if not rounds:
+        return None
+    values = [CALCULATIONS[way](*(run.metrics[metric] for run in each)) for each in rounds]
+    runs = [run for each in rounds for run in each]
+    date = datetime.fromtimestamp((by_start(runs)[-1].started_ms or 0) / 1000, timezone.utc).date().isoformat()
+    return Figure(values, [run.id for run in runs], hardware(runs), date)
+
+
+def by_start(runs: Sequence[Recorded]) -> List[Recorded]:
+    return sorted(runs, key=lambda run: run.started_ms or 0)
+
+
+def hardware(runs: Sequence[Recorded]) -> str:
+    """Return the machines of runs, with the GPUs that they used."""
+    pairs = dict.fromkeys((run.tags.get("machine", "unknown"), _facts(run)["gpu"]) for run in runs)
+    return "; ".join(
+        machine.removesuffix(", 0 GPUs") if gpu == "none" else f"{gpu} ({machine})" for machine, gpu in pairs
+    )
 
 
 def differences(run: Recorded, row: Mapping[str, str]) -> List[str]:
@@ -227,23 +278,27 @@ def _facts(run: Recorded) -> Dict[str, str]:
     return facts
 
 
-def small_trials(runs: Sequence[Recorded]) -> Dict[str, Dict[str, Recorded]]:
-    """Return the newest finished run of each trial of each small replay: {replay: {trial: run}}."""
-    trials: Dict[str, Dict[str, Recorded]] = {}
-    for run in sorted(runs, key=lambda run: run.started_ms or 0):
+def small_trials(runs: Sequence[Recorded]) -> Dict[str, Dict[str, List[Recorded]]]:
+    """Return the runs of small replays, the newest finished one of each seed: {replay: {trial: runs by seed}}."""
+    newest = {}
+    for run in by_start(runs):
         name, _, scale = run.tags.get(TAG, "").partition(" ")
         if scale == SMALL and run.status == FINISHED:
-            trials.setdefault(name, {})[run.tags[TRIAL]] = run
+            newest[name, re.sub(r"-seed\d+$", "", run.tags[TRIAL]), run.param("seed")] = run
+    trials: Dict[str, Dict[str, List[Recorded]]] = {}
+    for name, trial, seed in sorted(newest, key=lambda key: sort_key(key[2])):
+        trials.setdefault(name, {}).setdefault(trial, []).append(newest[name, trial, seed])
     return trials
 
 
-def reduced(row: Mapping[str, str], trials: Mapping[str, Mapping[str, Recorded]]) -> Optional[Reduced]:
-    """Return the figure of a claim at reduced scale; None without one or without its trials."""
-    runs = trials.get(row["replay"], {})
+def reduced(row: Mapping[str, str], trials: Mapping[str, Mapping[str, Sequence[Recorded]]]) -> Dict[str, Figure]:
+    """Return {REDUCED: figure} of a claim, with a value for each seed of all its trials; {} without one."""
     if not row["reduced"]:
-        return None
+        return {}
     way, metric, *names = row["reduced"].split()
-    if not all(name in runs and is_known(runs[name].metrics.get(metric)) for name in names):
-        return None
-    value = CALCULATIONS[way](*(runs[name].metrics[metric] for name in names))
-    return Reduced(row["figure"].format(value), holds(row["same"], value), [runs[name].id for name in names])
+    runs = trials.get(row["replay"], {})
+    seeds = [{run.param("seed"): run for run in runs.get(name, ()) if is_known(run.metrics.get(metric))}
+             for name in names]  # fmt: skip
+    shared = [seed for seed in seeds[0] if all(seed in each for each in seeds)]
+    figure = _figure(way, metric, [[each[seed] for seed in shared] for each in seeds])
+    return {REDUCED: figure} if figure else {}

@@ -101,7 +101,8 @@ def content(replay: Replay, scale: str, sweep: Optional[SweepDirectory], here: H
     points = published(replay)
     for panel in replay.panels:
         points += measured(panel, grid, runs)
-    full, small = ([], {replay.name: runs}) if scale == SMALL else (list(runs.values()), {})
+    small = {replay.name: {name: [run] for name, run in runs.items()}}
+    full, small = ([], small) if scale == SMALL else (list(runs.values()), {})
     outcomes = claims.outcomes(full, claims.modelled(), small, replay.name)
     return Content(replay, scale, about, command, points, missing, outcomes, runs)
 

@@ -1,89 +1,130 @@
-"""The page of claims: which published figures were measured here, which are modelled, and which are neither."""
+"""The page of published works: each claim with its published value, its values here, and the verdict."""
 
-from typing import List, Mapping, Sequence
+import re
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from mxscale.records import claims
-from mxscale.records.claims import STATES, Outcome
-from mxscale.util import text_table
+from mxscale.records.claims import BY_RUNS, MODELLED, REDUCED, SOURCE, STATES, Outcome
+from mxscale.util import csv_tables, text_table
 
-HEADINGS = ("claim", "figure", "published", "measured", "reduced scale", "modelled", "state", "needs", "command")
-ABOUT = """Made by `mxscale report report.action=claims`. *Measured*: by runs under the conditions of the claim.
-*Reduced scale*: by a scaled-down [replay](replays.md#measured-at-reduced-scale), which never counts as reproduced.
-*Modelled*: by prices or the planner, with its error. *Source fact*: a price, or a result of another team that the
-work quotes. *Not reproducible here*: with what it needs, and the command that measures it or makes the runs to
-compare. The works print no spread, so the tolerances are ours (`mxscale/tables/claims.csv`). A claim counts once,
-under its first state."""
+HEADINGS = ("claim", "published", "here", "verdict", "why, needs, command")
+ABOUT = """Made by `mxscale report report.action=claims`. *Measured*: by runs under the published conditions. *Measured
+on other hardware*: under those conditions apart from the hardware, which is named. *Reduced scale*: by a scaled-down
+[replay](replays.md) with another network, data and devices. Neither is a reproduction. *Modelled*: by the price tables
+or the planner, with the known error. *Source fact*: a price, or a result of another team, which the work only quotes.
+*Not possible here*: with what it needs. A claim counts once, under its first state.
 
-
-def counted(outcomes: Sequence[Outcome]) -> str:
-    """Return the counts, such as `44 claims: 0 measured, 12 reduced scale, ...; 4 of 9 modelled figures ...`."""
-    counts = [f"{sum(claim.state == state for claim in outcomes)} {state}" for state in STATES]
-    modelled = [claim for claim in outcomes if claim.modelled]
-    verdicts = [claims.verdict(claim.row, claim.modelled.value) for claim in modelled]
-    return (
-        f"{len(outcomes)} claims: {', '.join(counts)}. Of {len(modelled)} modelled figures, {verdicts.count(True)} of "
-        f"the {len(verdicts) - verdicts.count(None)} that are numbers are within tolerance"
-    )
+**Verdict.** The published value *agrees* if the values of all runs, or of all rounds of a comparison, are within the
+tolerance, and *disagrees* if none is. Otherwise, and with fewer than three values, the result is *inconclusive*. A
+model has one value, which says less. The works print no spread: the tolerances are ours."""
+COLUMNS = ("id", "state", "values", "hardware", "date", "command", "note")  # of tables/measured_claims.csv
 
 
-def measured(claim: Outcome) -> str:
-    """Return the measured value; "" if there is none."""
-    if not claim.measured.runs:
-        return ""
-    value, unit = claim.measured.value, claim.row["unit"]
-    return f"{value:,.4g} {unit}".rstrip() if abs(value) < 10000 else f"{value:,.0f} {unit}"
+def counts(outcomes: Sequence[Outcome]) -> str:
+    """Return how many claims have each state, such as `44 published claims: 0 measured, 2 measured on ...`."""
+    each = [f"{sum(claim.state == state for claim in outcomes)} {state}{'s' * (state == SOURCE)}" for state in STATES]
+    return f"{len(outcomes)} published claims: {', '.join(each)}"
 
 
-def reduced(claim: Outcome) -> str:
-    """Return the figure at reduced scale and its direction; "" if there is none."""
-    if not claim.reduced:
-        return ""
-    why = "" if claim.reduced.same else f", because {claim.row['why_not']}"
-    return f"{claim.reduced.text}: {claim.reduced.direction}{why}"
+def verdicts(outcomes: Sequence[Outcome]) -> str:
+    """Return how many results by runs have each verdict, and how many modelled figures are within tolerance."""
+    by_runs = [claim.verdict(state) for claim in outcomes for state in claim.figures]
+    words = ", ".join(f"{word} {by_runs.count(word)}" for word in claims.VERDICTS)
+    models = [claim.verdict(MODELLED) for claim in outcomes if claim.modelled]
+    numbers = len(models) - models.count(None)
+    return f"Verdicts by runs: {words}. Of {numbers} modelled numbers, {models.count(claims.AGREES)} agree"
+
+
+def verdict(claim: Outcome, of: str) -> str:
+    found = claim.verdict(of) or ""
+    return f"modelled value {found}" if found and of not in BY_RUNS else found
 
 
 def state(claim: Outcome) -> str:
-    """Return the state, and whether the value is within tolerance, such as `measured, within tolerance (>=94 <=98)`."""
-    if claim.within is None:
-        return claim.state
-    return f"{claim.state}, {'' if claim.within else 'not '}within tolerance ({claim.row['agrees']})"
+    """Return the state with its verdict, such as `reduced scale, agrees`."""
+    found = verdict(claim, claim.state)
+    return found if claim.state == MODELLED and found else ", ".join(filter(None, (claim.state, found)))
+
+
+def by_runs(claim: Outcome, of: str) -> str:
+    """Return the figure of a state in words: median, `(low to high, n = runs)`, hardware, date; "" without one."""
+    figure = claim.figures.get(of)
+    if not figure:
+        return ""
+    form = (
+        claim.row["figure"] if of == REDUCED else f"{'{:,.0f}' if figure.low >= 1000 else '{:.4g}'} {claim.row['unit']}"
+    )
+    [number] = re.findall(r"{.*?}", form)
+    spread = f"{number} to {number}, ".format(figure.low, figure.high) if len(figure.values) > 1 else ""
+    value = f"{form.format(figure.median).rstrip()} ({spread}n = {len(figure.values)})"
+    expected = f"agrees if {tolerance(claim.row['same'])}" if of == REDUCED else ""
+    return "; ".join(filter(None, (value, expected, figure.hardware, figure.date, figure.note)))
+
+
+def tolerance(bounds: str) -> str:
+    """Return bounds such as `>=94 <=98` in words: 94 to 98."""
+    words = {">=": "at least ", "<=": "at most ", ">": "over ", "<": "under "}
+    text = re.sub("[<>]=?", lambda sign: words[sign[0]], bounds)
+    return re.sub(r"at least (\S+) at most (\S+)", lambda ends: " to ".join(dict.fromkeys(ends.groups())), text)
+
+
+def values(claim: Outcome, numbers: Optional[Mapping[str, int]] = None) -> Dict[str, str]:
+    """Return all values of a claim here in words, by state; numbers: those of the models' errors."""
+    found = {of: by_runs(claim, of) for of in BY_RUNS if of in claim.figures}
+    if claim.modelled:
+        error = f"error {numbers[claim.modelled.error]}" if numbers else claim.modelled.error
+        found[MODELLED] = f"{claim.modelled.text} ({error})"
+    return found if claim.state in found else {claim.state: "", **found}
 
 
 def here(claim: Outcome) -> str:
     """Return all values of a claim here, to be shown behind its state."""
-    model = claim.modelled and f"{claim.modelled.text} ({claim.modelled.error})"
-    if model and claim.state != claims.MODELLED:
-        model = f"modelled: {model}"
-    return "; ".join(filter(None, (measured(claim), reduced(claim), model)))
+    return "; ".join(text if of == claim.state else f"{of}: {text}" for of, text in values(claim).items() if text)
 
 
 def in_markdown(outcomes: Sequence[Outcome]) -> str:
     """Return a page with a table for each work, and the errors of the models at its end."""
     errors = dict.fromkeys(claim.modelled.error for claim in outcomes if claim.modelled)
     numbers = {error: number for number, error in enumerate(errors, 1)}
-    parts = ["# Claims", f"{counted(outcomes)}.", ABOUT]
+    parts = ["# Published works", f"**{counts(outcomes)}.** {verdicts(outcomes)}.", ABOUT]
+    sources = csv_tables.read("published_works")
     for work in dict.fromkeys(claim.row["work"] for claim in outcomes):
+        cited = [
+            f"{row['by']}: [{row['title']}]({row['address']}), {row['date']}." for row in sources if row["work"] == work
+        ]
         rows = [_table_row(claim, numbers) for claim in outcomes if claim.row["work"] == work]
-        parts += [f"## {work}", text_table.markdown(HEADINGS, rows, left=len(HEADINGS), padded=False).rstrip()]
+        table = text_table.markdown(HEADINGS, rows, left=len(HEADINGS), padded=False).rstrip()
+        parts += [f"## {work}", "\n".join(f"- {source}" for source in cited), table]
     listed = "\n".join(f"{number}. {error}" for error, number in numbers.items())
     return "\n\n".join([*parts, "## Errors of the models", listed]) + "\n"
 
 
 def _table_row(claim: Outcome, numbers: Mapping[str, int]) -> List[str]:
     """Return the texts below HEADINGS; `numbers` are those of the models' errors."""
-    row, found, small, model = claim.row, claim.measured, claim.reduced, claim.modelled
-    lines = [measured(claim), f"runs {' '.join(found.runs)}" if found.runs else ""]
-    lines += [f"run {run} has its tag, but under other conditions: {why}" for run, why in found.other]
-    reduced_by = f"`mxscale replay {row['replay']} scale=small`: runs {' '.join(small.runs)}" if small else ""
-    return [
-        f"`{row['id']}`", row["statement"], row["published"], "<br>".join(filter(None, lines)),
-        "<br>".join(filter(None, (reduced(claim), reduced_by))),
-        f"{model.text} (error {numbers[model.error]})" if model else "",
-        state(claim), row["needs"], f"`{row['command']}`" if row["command"] else "",
-    ]  # fmt: skip
+    row, figures, within = claim.row, claim.figures, tolerance(claim.row["agrees"])
+    published = [row["published"], "" if within in row["published"] else f"(tolerance {within})"]
+    found = values(claim, numbers)
+    lines = [f"**{of}**{': ' * bool(text)}{text}" for of, text in found.items()]
+    lines += [f"runs {' '.join(figure.runs)}" for figure in figures.values() if figure.runs]
+    lines += [f"run {run} has its tag, but under other conditions: {why}" for run, why in claim.other]
+    judged = {of: verdict(claim, of) for of in found}
+    words = [f"{of}: {word}" if of in BY_RUNS[1:] and len(figures) > 1 else word for of, word in judged.items()]
+    needs = "" if claim.state == claims.MEASURED else f"{'needs ' * (claim.state != SOURCE)}{row['needs']}"
+    replayed = f"mxscale replay {row['replay']} scale=small" if REDUCED in figures else ""
+    commands = dict.fromkeys([*(figure.command for figure in figures.values()), row["command"], replayed])
+    notes = [row["why"] if figures else "", needs, *(f"`{command}`" for command in commands if command)]
+    cells = ([f"`{row['id']}`", row["statement"]], published, lines, words, notes)
+    return ["<br>".join(filter(None, cell)) for cell in cells]
+
+
+def measurements(outcomes: Sequence[Outcome]) -> str:
+    """Return the results by runs as a table with the columns of tables/measured_claims.csv."""
+    rows = [(claim.row["id"], of, " ".join(f"{value:.6g}" for value in one.values), one.hardware, one.date,
+             one.command, one.note) for claim in outcomes for of, one in claim.figures.items()]  # fmt: skip
+    return csv_tables.text([COLUMNS, *rows])
 
 
 def in_text(outcomes: Sequence[Outcome]) -> str:
     """Return the claims for the terminal, one line each."""
-    rows = [(claim.row["id"], claim.row["published"], state(claim), measured(claim)) for claim in outcomes]
-    return "\n".join(text_table.columns([("claim", "published", "state", "measured"), *rows]))
+    rows = [(claim.row["id"], claim.row["published"], state(claim), by_runs(claim, claim.state)) for claim in outcomes]
+    return "\n".join(text_table.columns([("claim", "published", "state", "by runs"), *rows]))

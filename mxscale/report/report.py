@@ -31,11 +31,15 @@ def report(config: Config, request: Report, folder: Path) -> None:
 
 
 def report_claims(config: Config, request: Report, folder: Path) -> None:
-    """List the published figures: measured here, modelled, or neither."""
+    """Write the page of published works, and the results that runs of the store add to those of the tables."""
     runs = runs_of_claims(config, request.experiment)
     outcomes = published.outcomes(runs, published.modelled(), published.small_trials(runs))
-    page.save({"claims.md": claims.in_markdown(outcomes)}, (), folder, "report.output")
-    echo(f"{claims.in_text(outcomes)}\n\n{claims.counted(outcomes)}; with commands: {folder}/claims.md")
+    texts = {"published-works.md": claims.in_markdown(outcomes)}
+    if any(figure.runs for claim in outcomes for figure in claim.figures.values()):
+        texts["measured_claims.csv"] = claims.measurements(outcomes)
+    page.save(texts, (), folder, "report.output")
+    echo(f"{claims.in_text(outcomes)}\n\n{claims.counts(outcomes)}. {claims.verdicts(outcomes)}")
+    echo(f"  view            {folder}/published-works.md")
 
 
 def runs_of_claims(config: Config, name: Optional[str]) -> List[Recorded]:

@@ -130,10 +130,10 @@ def test_published_numbers_belong_to_panels():
         assert not row["source"].startswith("claim ") or row["source"][6:] in claims.known()
 
 
-def run(name: str, replay="aws-scaling small", **metrics) -> Recorded:
-    tags = {"replay": replay, "sweep.name": name, "claims": "ps-1-server", "ranks": "2"}
+def run(name: str, replay="aws-scaling small", seed=1, **metrics) -> Recorded:
+    tags = {"replay": replay, "sweep.name": f"{name}-seed{seed}", "claims": "ps-1-server", "ranks": "2"}
     found = {key.replace("__", "/"): value for key, value in metrics.items()}
-    return Recorded(f"id-{name}", name, "FINISHED", {}, tags, found, 1)
+    return Recorded(f"id-{name}-{seed}", name, "FINISHED", {"seed": str(seed)}, tags, found, seed)
 
 
 RATES = {"horovod-2": 100.0, "1-server-2": 60.0, "2-servers-per-worker-2": 50.0}
@@ -141,19 +141,29 @@ RATES = {"horovod-2": 100.0, "1-server-2": 60.0, "2-servers-per-worker-2": 50.0}
 
 @pytest.fixture
 def at_small_scale():
-    """The outcomes of all claims by three runs of a small replay."""
-    runs = [run(name, throughput__median=rate) for name, rate in RATES.items()]
+    """The outcomes of all claims by three rounds of three trials of a small replay, later ones faster."""
+    runs = [run(name, seed=seed, throughput__median=seed * rate + 30 * (seed == 3 and name == "2-servers-per-worker-2"))
+            for name, rate in RATES.items() for seed in (3, 1, 2)]  # fmt: skip
     outcomes = claims.outcomes(runs, claims.modelled(), claims.small_trials(runs))
     return {one.row["id"]: one for one in outcomes}
 
 
-def test_a_reduced_figure_says_whether_it_points_the_same_way(at_small_scale):
-    one_server = at_small_scale["ps-1-server"].reduced
-    assert one_server.same and one_server.text == "one server has 0.60 of Horovod's images/s"
-    assert "2.00" in at_small_scale["hvd-cheapest"].reduced.text
-    reversed_ = at_small_scale["ps-2to1"].reduced
-    assert not reversed_.same and reversed_.direction == "reversed"
-    assert reversed_.runs == ["id-2-servers-per-worker-2", "id-1-server-2"]
+def test_a_reduced_figure_has_a_value_for_each_round(at_small_scale):
+    one_server = at_small_scale["ps-1-server"]
+    assert one_server.figures[claims.REDUCED].values == pytest.approx([0.6, 0.6, 0.6])
+    assert one_server.verdict(claims.REDUCED) == claims.AGREES
+    ratios = at_small_scale["ps-2to1"].figures[claims.REDUCED]
+    assert (ratios.low, ratios.median, ratios.high) == pytest.approx((0.5, 0.5, 0.6))
+    assert ratios.runs[-2:] == ["id-2-servers-per-worker-2-3", "id-horovod-2-3"]
+    assert at_small_scale["ps-2to1"].verdict(claims.REDUCED) == claims.DISAGREES
+
+
+def test_rounds_are_paired_by_their_seed():
+    runs = [run("horovod-2", seed=seed, throughput__median=100.0 * seed) for seed in (1, 2, 3)]
+    runs += [run("1-server-2", seed=seed, throughput__median=50.0 * seed) for seed in (2, 3)]
+    found = {one.row["id"]: one for one in claims.outcomes([], {}, claims.small_trials(runs))}["ps-1-server"]
+    assert found.figures[claims.REDUCED].values == [0.5, 0.5]
+    assert found.verdict(claims.REDUCED) == claims.INCONCLUSIVE
 
 
 def test_a_reduced_figure_never_counts_as_measured(at_small_scale):
@@ -162,7 +172,13 @@ def test_a_reduced_figure_never_counts_as_measured(at_small_scale):
     assert claims.MEASURED not in states.values()
 
 
-def test_only_finished_runs_of_small_replays_count():
+def test_the_newest_finished_run_of_each_trial_and_seed_of_a_small_replay_counts():
+    again = dataclasses.replace(run("horovod-2"), id="newer", started_ms=9)
+    earlier = dataclasses.replace(run("horovod-2", seed=10), tags={"replay": "aws-scaling small",
+                                                                   "sweep.name": "horovod-2"})  # fmt: skip
+    runs = [earlier, again, run("horovod-2", seed=2), run("horovod-2")]
+    [found] = claims.small_trials(runs)["aws-scaling"].values()
+    assert [one.id for one in found] == ["newer", "id-horovod-2-2", "id-horovod-2-10"]
     assert claims.small_trials([run("horovod-2", replay="aws-scaling full")]) == {}
     assert claims.small_trials([dataclasses.replace(run("horovod-2"), status="FAILED")]) == {}
 
@@ -216,7 +232,8 @@ def content():
     for panel in replay.panels:
         points += results.measured(panel, replay.small, runs)
     [lacking] = [trial for trial in replay.small.trials if trial.name == "horovod-1"]
-    outcomes = claims.outcomes([], claims.modelled(), {replay.name: runs}, replay.name)
+    small = {replay.name: {name: [one] for name, one in runs.items()}}
+    outcomes = claims.outcomes([], claims.modelled(), small, replay.name)
     return results.Content(replay, SMALL, "digits", "mxscale replay aws-scaling scale=small", points,
                         [(lacking, "not run yet")], outcomes, {})  # fmt: skip
 
@@ -225,7 +242,7 @@ def test_the_page_has_published_and_own_numbers_and_what_is_missing(content, tmp
     text = page.write(content, tmp_path).read_text()
     assert "45,000" in text and "arXiv" not in text
     assert "horovod-1" in text and "not run yet" in text
-    assert "reversed" in text and "the same way as published" in text
+    assert "<b>reduced scale, inconclusive</b>: one server has 0.60 of Horovod" in text
     lines = list(csv.DictReader(io.StringIO((tmp_path / "aws-scaling.csv").read_text())))
     rates = {
         (line["by"], line["series"]): float(line["value"]) for line in lines if line["metric"] == "throughput/median"

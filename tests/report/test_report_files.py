@@ -1,5 +1,6 @@
 """Reports from a store to files, comparisons of two runs, and refusals."""
 
+import csv
 import json
 import re
 import socket
@@ -179,7 +180,8 @@ def test_unreachable_or_silent_server_is_one_line(reported):
 def test_claims_are_listed_without_records(reported, tmp_path):
     status, out, _ = reported("report.action=claims", f"runs={tmp_path}/none")
     assert status == 0 and "0 measured," in out
-    assert (tmp_path / "out" / "claims.md").is_file() and not (tmp_path / "none").exists()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["published-works.md"]
+    assert not (tmp_path / "none").exists()
     given = reported("report.action=claims", f"tracking.uri=sqlite:///{tmp_path}/none.db")
     refused(given, "no such file")
 
@@ -190,6 +192,20 @@ def test_tag_alone_measures_no_claim(store, reported, tmp_path):
     run_id = keep(store["client"], store["made"]["loose"], run("shrunk", tags=tags, metrics={"cost/total_eur": 0.01}))
     status, out, _ = reported("report.action=claims", f"tracking.uri={store['uri']}", "report.experiment=loose")
     assert status == 0 and "0 measured," in out
-    page = (tmp_path / "out" / "claims.md").read_text()
+    page = (tmp_path / "out" / "published-works.md").read_text()
     assert page.count(f"run {run_id} has its tag, but under other conditions: gpu=none, not") == 2
     store["client"].delete_run(run_id)
+
+
+def test_own_results_of_claims_are_written_as_a_table(store, reported, tmp_path):
+    made = [run(f"speed{seed}", tags={"replay": "aws-mnist small", "sweep.name": f"speed-seed{seed}"}, seed=seed,
+                metrics={"throughput/median": 3000.0 + seed}) for seed in (1, 2, 3)]  # fmt: skip
+    ids = [keep(store["client"], store["made"]["loose"], one) for one in made]
+    status, out, _ = reported("report.action=claims", f"tracking.uri={store['uri']}", "report.experiment=loose")
+    assert status == 0 and "3,002 samples/s of both processes (3,001 to 3,003, n = 3)" in out
+    assert f"runs {' '.join(ids)}" in (tmp_path / "out" / "published-works.md").read_text()
+    [row] = [row for row in csv.DictReader((tmp_path / "out" / "measured_claims.csv").open()) if row["values"]
+             and row["id"] == "mnist-2procs-speed" and row["state"] == "reduced scale"]  # fmt: skip
+    assert (row["values"], row["hardware"], row["date"]) == ("3001 3002 3003", "a CPU, 2 cores", "2023-11-14")
+    for run_id in ids:
+        store["client"].delete_run(run_id)
