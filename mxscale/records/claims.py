@@ -127,7 +127,7 @@ def check(ids: Sequence[str]) -> List[str]:
 def outcomes(
     runs: Sequence[Recorded],
     models: Mapping[str, Modelled],
-    trials: Mapping[str, Mapping[str, Recorded]],
+    trials: Mapping[str, Mapping[str, Sequence[Recorded]]],
     replay: Optional[str] = None,
 ) -> List[Outcome]:
     """Return the outcome of every claim, in the order of the table.
@@ -227,23 +227,33 @@ def _facts(run: Recorded) -> Dict[str, str]:
     return facts
 
 
-def small_trials(runs: Sequence[Recorded]) -> Dict[str, Dict[str, Recorded]]:
-    """Return the newest finished run of each trial of each small replay: {replay: {trial: run}}."""
-    trials: Dict[str, Dict[str, Recorded]] = {}
+def small_trials(runs: Sequence[Recorded]) -> Dict[str, Dict[str, List[Recorded]]]:
+    """Return the runs of small replays, the newest finished one of each seed: {replay: {trial: runs by seed}}."""
+    newest = {}
     for run in sorted(runs, key=lambda run: run.started_ms or 0):
         name, _, scale = run.tags.get(TAG, "").partition(" ")
         if scale == SMALL and run.status == FINISHED:
-            trials.setdefault(name, {})[run.tags[TRIAL]] = run
+            newest[name, re.sub(r"-seed\d+$", "", run.tags[TRIAL]), run.param("seed") or ""] = run
+    trials: Dict[str, Dict[str, List[Recorded]]] = {}
+    for name, trial, seed in sorted(newest):
+        trials.setdefault(name, {}).setdefault(trial, []).append(newest[name, trial, seed])
     return trials
 
 
-def reduced(row: Mapping[str, str], trials: Mapping[str, Mapping[str, Recorded]]) -> Optional[Reduced]:
+def hardware(runs: Sequence[Recorded]) -> str:
+    """Return the machines of runs, with their GPUs."""
+    pairs = dict.fromkeys((run.tags.get("machine", "unknown"), run.tags.get("gpu")) for run in runs)
+    return "; ".join(f"{gpu} ({machine})" if gpu else machine.removesuffix(", 0 GPUs") for machine, gpu in pairs)
+
+
+def reduced(row: Mapping[str, str], trials: Mapping[str, Mapping[str, Sequence[Recorded]]]) -> Optional[Reduced]:
     """Return the figure of a claim at reduced scale; None without one or without its trials."""
     runs = trials.get(row["replay"], {})
     if not row["reduced"]:
         return None
     way, metric, *names = row["reduced"].split()
-    if not all(name in runs and is_known(runs[name].metrics.get(metric)) for name in names):
+    if not all(name in runs and is_known(runs[name][0].metrics.get(metric)) for name in names):
         return None
-    value = CALCULATIONS[way](*(runs[name].metrics[metric] for name in names))
-    return Reduced(row["figure"].format(value), holds(row["same"], value), [runs[name].id for name in names])
+    value = statistics.median(CALCULATIONS[way](*(run.metrics[metric] for run in each))
+                              for each in zip(*(runs[name] for name in names)))  # fmt: skip
+    return Reduced(row["figure"].format(value), holds(row["same"], value), [runs[name][0].id for name in names])
