@@ -86,21 +86,13 @@ class Grid:
         return first + [Planned(trial, seed) for seed in seeds for trial in self.shown]
 
 
-@dataclass(frozen=True)
-class Reference:
-    """The number that a panel relates another one to.
+class Reference(NamedTuple):
+    """The number that a panel relates another one to; None: its series, or place, is that of the other number."""
 
-    Attributes:
-        text: What it is, for the caption.
-        series: None: the series of the other number.
-        published: Place on the x axis among the published numbers; None: that of the other number.
-        here: The same among those of runs here.
-    """
-
-    text: str
+    text: str  # for axis and caption
     series: Optional[str] = None
-    published: Optional[str] = None
-    here: Optional[str] = None
+    published: Optional[str] = None  # place on the x axis among the published numbers
+    here: Optional[str] = None  # and among those of runs here
 
     def of(self, series: str, x: str, by: str) -> Tuple[str, str]:
         """Return series and place of the reference of a number that is PUBLISHED or from HERE."""

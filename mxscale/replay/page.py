@@ -112,15 +112,12 @@ def bars(panel: Panel, points: Sequence[Point], colours: Dict[str, str]):
 def _bar(on, at: float, point: Point, colour: str, ratio: bool) -> None:
     """Draw a bar, its range, and its label, which is the absolute value if there is one."""
     if point.by == PUBLISHED:
-        on.bar(at, point.value, 0.9, color=_light(colour), edgecolor=colour, hatch=HATCH, lw=0.8)
+        on.bar(at, point.value, 0.9, color=(colour, 0.3), edgecolor=colour, hatch=HATCH, lw=0.8)
     else:
-        on.bar(at, point.value, 0.9, color=colour)
         ends = [[point.value - point.low], [point.high - point.value]]
-        on.errorbar(at, point.value, ends, fmt="none", ecolor=canvas.INK, capsize=3, lw=1)
+        on.bar(at, point.value, 0.9, color=colour, yerr=ends, ecolor=canvas.INK, capsize=3)
     top = max(point.value, point.high or 0, 0)
-    label = shown(point.value if point.absolute is None else point.absolute)
-    if ratio and point.absolute is None:
-        label += "×"
+    label = shown(point.absolute) if point.absolute is not None else shown(point.value) + "×" * ratio
     on.annotate(label, (at, top), (0, 3), textcoords="offset points", ha="center", fontsize=9)
 
 
@@ -128,10 +125,3 @@ def _label(x: str, group: Sequence[Point]) -> str:
     """Return the text of a place, in lines; a place of one side says which."""
     sides = {point.by for point in group}
     return "\n".join([*x.replace(": ", ":\n").split(", "), *(sides if len(sides) == 1 else ())])
-
-
-def _light(colour: str):
-    """Return the colour mixed with as much white and more."""
-    from matplotlib.colors import to_rgb
-
-    return [1 - 0.35 * (1 - part) for part in to_rgb(colour)]

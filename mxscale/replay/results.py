@@ -81,16 +81,13 @@ def measured(panel: Panel, grid: Grid, runs: Runs) -> List[Point]:
         rounds[trial.series, trial.x] = {run.param("seed"): run for run in found}
     points = []
     for place, by_seed in rounds.items():
-        references = rounds.get(panel.reference.of(*place, HERE), {}) if panel.reference else {}
-        shown = {}
-        for seed, run in by_seed.items():
-            reference = references[seed].metrics[panel.metric] if seed in references else None
-            shown[run.id] = panel.shown(run.metrics[panel.metric], reference)
-        values = [value for value in shown.values() if value is not None]
-        if values:
-            absolute = panel.absolute(statistics.median(run.metrics[panel.metric] for run in by_seed.values()))
+        references = rounds.get(panel.reference.of(*place, HERE), {}) if panel.reference else by_seed
+        paired = [(run, references[seed].metrics[panel.metric]) for seed, run in by_seed.items() if seed in references]
+        if paired:
+            values = [panel.shown(run.metrics[panel.metric], reference) for run, reference in paired]
+            absolute = panel.absolute(statistics.median(run.metrics[panel.metric] for run, _ in paired))
             points.append(Point(panel.name, *place, HERE, statistics.median(values), min(values), max(values), absolute,
-                                " ".join(name for name, value in shown.items() if value is not None)))  # fmt: skip
+                                " ".join(run.id for run, _ in paired)))  # fmt: skip
     return points
 
 
