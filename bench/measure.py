@@ -41,8 +41,11 @@ def run(argv, **options) -> subprocess.CompletedProcess:
 
 def pyplot():
     """Return matplotlib.pyplot for drawing into a file, in the style of all figures."""
+    import logging
+
     import matplotlib
 
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports every font of STYLE that is not installed
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     from cycler import cycler

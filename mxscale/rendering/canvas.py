@@ -11,8 +11,8 @@ GREY, LIGHT = "#8c959f", "#c4cad1"  # of references: no exchange, a plain one, a
 # Back ends and exchanges have the same colour in each figure. The first words that a label has decide
 OF_BACKEND = {
     "no exchange": LIGHT, "double buffering, fp16": GREEN, "double buffering": ORANGE, "after backward, fp16": SKY,
-    "after backward": GREY, "fp16": SKY, "overlapped": BLUE, "2 servers per worker": PINK, "servers: 2x": PINK,
-    "1 server per worker": VERMILION, "servers: 1x": VERMILION, "1 server": ORANGE, "servers: 1": ORANGE,
+    "after backward": GREY, "fp16": SKY, "overlapped": BLUE, "2 servers per worker": PINK, "servers 2x": PINK,
+    "1 server per worker": VERMILION, "servers 1x": VERMILION, "1 server": ORANGE, "servers 1": ORANGE, "servers 0": GREY,
     "distributedtrainer": SKY, "horovod": BLUE, "dist_device_sync": ORANGE, "parameter_server": ORANGE, "nccl": GREEN,
     "kvstore": GREY, "local": GREY, "device": VERMILION,
 }  # fmt: skip
@@ -40,7 +40,7 @@ def colours(labels: Iterable[str]) -> Dict[str, str]:
     """Return the colour of each series: that of its back end or exchange, else one that no other series has."""
     fixed: Dict[str, str] = {}
     for label in labels:
-        colour = next((OF_BACKEND[words] for words in OF_BACKEND if words in label.lower()), None)
+        colour = next((OF_BACKEND[words] for words in OF_BACKEND if words in label.lower().replace(":", "")), None)
         fixed[label] = "" if colour is None or colour in fixed.values() else colour
     free = [colour for colour in (*COLOURS, GREY, LIGHT, INK) if colour not in fixed.values()]
     numbers = {label: number for number, label in enumerate(label for label in fixed if not fixed[label])}

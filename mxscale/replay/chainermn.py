@@ -94,7 +94,7 @@ DOUBLE_BUFFERING = Replay(
             for (name, settings), n in [*product(EXCHANGES.items(), (2,)), (list(EXCHANGES.items())[-1], 1)]
         ),
         ("data=mnist", "data.root={mnist}", "data.val_share=0", "model=mnist_convnet", "launch.threads=1",
-         "launch.device=cpu", "batch.per_device=64", "max_steps=150", "optimizer.lr=0.05", "optimizer=sgd",
+         "launch.device=cpu", "batch.per_device=64", "max_steps=150", "optimizer.lr=0.01", "optimizer=sgd",
          "schedule=constant", "schedule.reference_batch=128", "schedule.warmup_epochs=0", "log_every=5",
          "data.threads=1", "validate_every=1000"),
         "the network of Horovod's MNIST example on MNIST, one and two workers of one CPU device",
