@@ -12,9 +12,9 @@ GREY, LIGHT = "#8c959f", "#c4cad1"  # of references: no exchange, a plain one, a
 OF_BACKEND = {
     "no exchange": LIGHT, "double buffering, fp16": GREEN, "double buffering": ORANGE, "after backward, fp16": SKY,
     "after backward": GREY, "fp16": SKY, "overlapped": BLUE, "2 servers per worker": PINK, "servers 2x": PINK,
-    "1 server per worker": VERMILION, "servers 1x": VERMILION, "1 server": ORANGE, "servers 1": ORANGE, "servers 0": GREY,
-    "distributedtrainer": SKY, "horovod": BLUE, "dist_device_sync": ORANGE, "parameter_server": ORANGE, "nccl": GREEN,
-    "kvstore": GREY, "local": GREY, "device": VERMILION,
+    "1 server per worker": VERMILION, "servers 1x": VERMILION, "1 server": ORANGE, "servers 1": ORANGE,
+    "servers 0": GREY, "distributedtrainer": SKY, "horovod": BLUE, "dist_device_sync": ORANGE,
+    "parameter_server": ORANGE, "nccl": GREEN, "kvstore": GREY, "local": GREY, "device": VERMILION,
 }  # fmt: skip
 INK = "#24292f"  # text and frame; in an SVG it becomes the page's text colour
 

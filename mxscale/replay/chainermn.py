@@ -55,7 +55,8 @@ LARGE_BATCH = Replay(
 
 IN15 = Replay(
     "chainermn-in15", WORK, "90 epochs of ResNet-50 on ImageNet by several teams", "",
-    (relative("time/wall_s", Reference("the slowest", published="He et al.: 8 P100", here="1 device")), Panel("val/top1")),
+    (relative("time/wall_s", Reference("the slowest", published="He et al.: 8 P100", here="1 device")),
+     Panel("val/top1")),
     full=Grid(
         (Trial("in15", "time of 90 epochs", "this replay", (), needs=("gpus:P100:8", *FILES), nodes=128),),
         ("experiment=chainermn_in15",),
