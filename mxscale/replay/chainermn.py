@@ -92,7 +92,7 @@ DOUBLE_BUFFERING = Replay(
         tuple(
             Trial(f"{slug(name)}-{n}", name, devices(n), (f"launch.ranks={n}", *settings), needs=(inputs.MNIST,),
                   slow_hosts=2 if n > 1 else 0)
-            for (name, settings), n in [*product(EXCHANGES.items(), (2,)), (list(EXCHANGES.items())[-1], 1)]
+            for (name, settings), n in [(list(EXCHANGES.items())[-1], 1), *product(EXCHANGES.items(), (2,))]
         ),
         ("data=mnist", "data.root={mnist}", "data.val_share=0", "model=mnist_convnet", "launch.threads=1",
          "launch.device=cpu", "batch.per_device=64", "max_steps=150", "optimizer.lr=0.01", "optimizer=sgd",
