@@ -61,6 +61,7 @@ bench: .venv/run.stamp  ## run every benchmark; with QUICK=1 each takes at most 
 # Measurements are read, never repeated. EXCHANGE: readings of `bench/exchange.py --save FILE.json`; REPLAY: `output` of
 # `mxscale replay aws-scaling scale=small` with slow_hosts (docs/replays.md); REPORT: `report.output` of the command in
 # docs/report.md; UI: address of a run's page of `make ui`. cifar10.png is the run's own learning-curves.png
+COMMA := ,
 SCREENSHOT := chromium --headless --no-sandbox --hide-scrollbars --screenshot=
 PLAN := machine.instance=p3.16xlarge 'plan.nodes=[1,2,4,8]' 'plan.comm=[horovod,parameter_server]' \
   'plan.servers=[0,1,1x]' plan.batch=128 plan.epochs=90 plan.deadline_hours=3
@@ -70,8 +71,8 @@ figures: .venv/run.stamp  ## draw docs/figures; recorded ones only with EXCHANGE
 	@$(PY) bench/large_batch.py --figure docs/figures/large-batch.png
 	@$(if $(EXCHANGE),$(PY) bench/exchange.py --turns 0 --save $(EXCHANGE) --figure docs/figures/exchange.png)
 	@$(if $(REPLAY),cp $(REPLAY)/aws-scaling-1.png docs/figures/replay-aws-scaling.png)
-	@$(if $(REPORT),$(SCREENSHOT)docs/figures/report.png --window-size=1200,1500 file://$(abspath $(REPORT))/report.html)
-	@$(if $(UI),$(SCREENSHOT)docs/figures/mlflow.png --window-size=1440,900 --virtual-time-budget=20000 '$(UI)')
+	@$(if $(REPORT),$(SCREENSHOT)docs/figures/report.png --window-size=1200$(COMMA)1500 file://$(abspath $(REPORT))/report.html)
+	@$(if $(UI),$(SCREENSHOT)docs/figures/mlflow.png --window-size=1440$(COMMA)900 --virtual-time-budget=20000 '$(UI)')
 
 ui: .venv/run.stamp  ## start MLflow's user interface on 127.0.0.1:5000
 	@mkdir -p runs
