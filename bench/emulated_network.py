@@ -3,7 +3,7 @@
     with Network(2, "2gbit") as network:
         measure.train(f"launch.hosts={network.hosts}", "launch.threads=1", env=network.env())
 
-    python bench/emulated_network.py --rate 100mbit --nodes 6 --machines 2 mxscale replay all scale=small \
+    python bench/emulated_network.py --rate 400mbit --nodes 6 --machines 2 mxscale replay all scale=small \
       'slow_hosts={hosts}'          # runs a command, in which {hosts} is replaced
 
 Each node has an address and its own link to one switch. The switch is a bridge in another namespace, where this

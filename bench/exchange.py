@@ -37,6 +37,7 @@ from emulated_network import Network
 from watched import Reading, Training
 
 from mxscale.diagnose.timing import RATE
+from mxscale.rendering import canvas
 from mxscale.rundir.directory import RunDir
 
 
@@ -250,23 +251,26 @@ def draw(figures: dict, path: str) -> None:
     """Draw each row's share of the limit, and the bound of rows that overlap."""
     plt = measure.pyplot()
     rows = max(len(one["rows"]) for one in figures.values())
-    axes = plt.subplots(1, len(figures), figsize=(8 * len(figures), 1 + 0.4 * rows), squeeze=False)[1][0]
+    axes = plt.subplots(1, len(figures), figsize=(6.4 * len(figures), 1.2 + 0.36 * rows), squeeze=False)[1][0]
     for axis, (name, one) in zip(axes, figures.items()):
-        for place, value in enumerate(one["rows"].values()):
-            share = value["of_limit"]["median"]
-            axis.barh(place, share, color="tab:blue")
-            axis.text(0.01, place, f"{share:.0%}", va="center", color="white")
+        colours = canvas.colours(one["rows"])
+        for place, (row, value) in enumerate(one["rows"].items()):
+            share = value["of_limit"]
+            middle = share["median"]
+            ends = [[middle - share["min"]], [share["max"] - middle]]
+            axis.barh(place, middle, xerr=ends, color=colours[row], ecolor=canvas.INK, capsize=3)
+            axis.text(0.01, place, f"{middle:.0%}", va="center", color="white", fontweight="bold")
             if value["of_bound"]:
-                bound = share / value["of_bound"]
-                axis.plot([bound, bound], [place - 0.4, place + 0.4], color="tab:orange")
+                bound = middle / value["of_bound"]
+                axis.plot([bound, bound], [place - 0.42, place + 0.42], color=canvas.INK, ls=":")
         axis.set_yticks(range(len(one["rows"])), list(one["rows"]))
         axis.invert_yaxis()
         axis.set_xlim(0, 1)
         title = f"{JOBS[name].model}, {JOBS[name].workers} ranks, links of {one['rate']}"
-        axis.set_title(f"{title}: of the images/s without exchange", fontsize=10)
-        axis.set_xlabel("orange: bound of the network")
+        axis.set_title(title, fontsize=11)
+        axis.set_xlabel("share of the images/s without exchange (dotted: bound of the network)")
     plt.tight_layout()
-    plt.savefig(path, dpi=110)
+    plt.savefig(path, dpi=150)
 
 
 def main() -> None:

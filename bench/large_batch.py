@@ -110,7 +110,7 @@ def draw(path: str) -> None:
     right.set(xlabel="epoch", yscale="log", title="learning rate: batches of 32,768, 0.1 per 256 images")
     right.legend()
     plt.tight_layout()
-    plt.savefig(path, dpi=110)
+    plt.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from mxscale.environment.container_limits import available_cores  # noqa: E402
 from mxscale.environment.machine import cpu_model  # noqa: E402
+from mxscale.rendering import canvas  # noqa: E402
 from mxscale.rundir.directory import RunDir  # noqa: E402
 
 
@@ -39,12 +40,17 @@ def run(argv, **options) -> subprocess.CompletedProcess:
 
 
 def pyplot():
-    """Return matplotlib.pyplot for drawing into a file."""
+    """Return matplotlib.pyplot for drawing into a file, in the style of all figures."""
+    import logging
+
     import matplotlib
 
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports every font of STYLE that is not installed
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from cycler import cycler
 
+    plt.rcParams.update({**canvas.STYLE, "axes.prop_cycle": cycler(color=canvas.COLOURS)})
     return plt
 
 

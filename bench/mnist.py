@@ -1,10 +1,10 @@
 """Training on MNIST with two processes: samples/s of `experiment=aws_mnist` and of Horovod's own example.
 
-    python bench/mnist.py --example horovod/examples/mxnet/mxnet_mnist.py [--quick] [--pairs 5]
+    python bench/mnist.py --example horovod/examples/mxnet/mxnet_mnist.py [--mnist data/mnist] [--quick] [--pairs 5]
 
-Both train on the same synthetic digits of MNIST's shape, in turn, with the settings of the example. The rate is that of
-batches 100 to 400 of the first epoch, by the time at which each side logs them. The example runs unchanged as published
-(`mpirun -np 2 --bind-to none`); only its download is replaced by the synthetic files.
+Both train on MNIST's published files in the folder --mnist, in turn, with the settings of the example. The rate is that
+of batches 100 to 400 of the first epoch, by the time at which each side logs them. The example runs unchanged as
+published (`mpirun -np 2 --bind-to none`); only its download is replaced by these files.
 """
 
 import gzip
@@ -19,8 +19,6 @@ import zipfile
 from pathlib import Path
 
 import measure
-
-from mxscale.replay import inputs
 
 FIRST, LAST, BATCH, RANKS = 100, 400, 64, 2
 SAMPLES = (LAST - FIRST) * BATCH * RANKS
@@ -77,14 +75,17 @@ def main() -> None:
     options = measure.arguments(
         __doc__.splitlines()[0],
         example=("", "path of Horovod's mxnet_mnist.py"),
+        mnist=("data/mnist", "folder with MNIST's four idx.gz files"),
         pairs=(5, "pairs of runs"),
         threads=("", "OMP threads of each process of the example; empty: as MXNet chooses"),
     )
     if not os.path.isfile(options.example):
         raise SystemExit(f"--example={options.example}: name the file examples/mxnet/mxnet_mnist.py of Horovod")
+    if not list(Path(options.mnist).glob("*-ubyte.gz")):
+        raise SystemExit(f"--mnist={options.mnist}: no such files; `mxscale train data=mnist` downloads them there")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        digits = Path(inputs.folder_of("mnist", str(folder)))
+        digits = Path(shutil.copytree(options.mnist, folder / "mnist"))  # where first_use may write checksums
         packed = archive(folder, digits)
         ours, theirs = measure.in_turn(
             lambda: of_product(digits, folder),

@@ -6,6 +6,7 @@ The settings are those of `mxscale plan`. Only the figure is written.
 """
 
 import sys
+from pathlib import Path
 from typing import List, Sequence, Tuple
 
 import numpy as np
@@ -19,12 +20,10 @@ from mxscale.config.validation import validate
 from mxscale.perfmodel.scenarios import Plans
 from mxscale.planner import planning
 from mxscale.planner.planning import Limits
+from mxscale.rendering import canvas
 
 MOST_LINES = 8
 MOST_POINTS = 5000  # of cost against hours
-
-# The palette of Okabe and Ito, distinct for colour-blind readers
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 
 
 def draw(plans: Plans, limits: Limits, chosen: Sequence[int], title: str, path: str) -> None:
@@ -37,27 +36,34 @@ def draw(plans: Plans, limits: Limits, chosen: Sequence[int], title: str, path: 
     Raises:
         OSError: The file can't be written.
     """
-    from matplotlib.figure import Figure
+    import matplotlib
 
-    figure = Figure(figsize=(12, 5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for colour, (label, places) in zip(COLOURS, _series(plans)):
+    with matplotlib.rc_context(canvas.STYLE):
+        figure, (left, right) = canvas.axes(11.0, 4.6, 2, shared=False)
+        _efficiency(plans, left)
+        _money(plans, limits, chosen, right)
+        for axis in (left, right):
+            axis.grid()
+            if axis.get_legend_handles_labels()[0]:  # none: no plan has the figure
+                axis.legend(fontsize=9)
+        figure.suptitle(f"{title}: predicted, not measured")
+        Path(path).write_bytes(canvas.as_png(figure))
+
+
+def _efficiency(plans: Plans, axis) -> None:
+    """Draw scaling efficiency against devices."""
+    series = _series(plans)
+    colours = canvas.colours([label for label, _ in series])
+    for label, places in series:
         devices, percent = plans["devices"][places], 100 * plans["efficiency"][places]
-        left.plot(devices, percent, "o-", color=colour, label=label)
+        axis.plot(devices, percent, "o-", color=colours[label], label=label)
     ticks = np.unique(plans["devices"])
     if len(ticks) > 10:
         ticks = 2 ** np.unique(np.log2(ticks).astype(int))
-    left.set_xscale("log")
-    left.set_xticks(ticks, [str(tick) for tick in ticks])
-    left.minorticks_off()
-    left.set(xlabel="devices", ylabel="% of linear scaling", title="scaling efficiency", ylim=(0, 105))
-    _money(plans, limits, chosen, right)
-    for axis in (left, right):
-        axis.grid(alpha=0.3)
-        if axis.get_legend_handles_labels()[0]:  # none: no plan has the figure
-            axis.legend(fontsize=8)
-    figure.suptitle(f"{title}: predicted, not measured")
-    figure.savefig(path, dpi=110)
+    axis.set_xscale("log")
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.minorticks_off()
+    axis.set(xlabel="devices", ylabel="% of linear scaling", title="scaling efficiency", ylim=(0, 105))
 
 
 # Columns that define a line, from the finest on: the first with few enough lines is used
@@ -109,11 +115,11 @@ def _money(plans: Plans, limits: Limits, chosen: Sequence[int], axis) -> None:
         axis.text(0.5, 0.5, "no known price", ha="center", transform=axis.transAxes)
         return
     drawn = np.unique(np.linspace(0, len(hours) - 1, min(len(hours), MOST_POINTS)).astype(int))
-    axis.scatter(hours[drawn], money[drawn], s=12, color="#BBBBBB", label=f"{len(drawn):,} of {len(hours):,} plans")
+    axis.scatter(hours[drawn], money[drawn], s=12, color=canvas.LIGHT, label=f"{len(drawn):,} of {len(hours):,} plans")
     best = planning.front(plans, np.ones(len(hours), bool))
-    axis.plot(hours[best], money[best], color="#333333", linewidth=1, label="Pareto front")
+    axis.plot(hours[best], money[best], color=canvas.INK, linewidth=1, label="Pareto front")
     for number, place in enumerate(dict.fromkeys(chosen)):
-        axis.scatter(hours[place], money[place], s=160, marker="*", color="#D55E00", edgecolor="black", zorder=3,
+        axis.scatter(hours[place], money[place], s=160, marker="*", color=canvas.VERMILION, edgecolor="black", zorder=3,
                      label=None if number else "recommended")  # fmt: skip
     axis.set(xscale="log", yscale="log")
     for scale in (axis.xaxis, axis.yaxis):
@@ -121,10 +127,10 @@ def _money(plans: Plans, limits: Limits, chosen: Sequence[int], axis) -> None:
         scale.set_major_formatter("{x:,.10g}")
         scale.set_minor_formatter(NullFormatter())
     if "hours" in limits:
-        axis.axvline(limits["hours"], color="#0072B2", linestyle=":", label=f"deadline {limits['hours']:g} h")
+        axis.axvline(limits["hours"], color=canvas.BLUE, linestyle=":", label=f"deadline {limits['hours']:g} h")
     if currency in limits:
         budget = f"budget {limits[currency]:g} {currency.upper()}"
-        axis.axhline(limits[currency], color="#009E73", linestyle=":", label=budget)
+        axis.axhline(limits[currency], color=canvas.GREEN, linestyle=":", label=budget)
 
 
 def main(path: str, *overrides: str) -> None:

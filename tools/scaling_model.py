@@ -19,6 +19,7 @@ from mxscale.perfmodel.published import rows as published
 from mxscale.perfmodel.published.jobs import BATCH, Constants, Jobs
 from mxscale.perfmodel.published.rows import Point, grouped
 from mxscale.perfmodel.published.score import Pairs
+from mxscale.rendering import canvas
 from mxscale.util import csv_tables
 
 SHARES = ("rdma_share", "tcp_share", "nvlink_share", "overlap", "overlap_served")  # at most 1
@@ -165,42 +166,49 @@ def errors() -> Dict[str, Dict[str, float]]:
 # ---------------------------------------------------------------- output
 
 
-BLUE, GREY, RED = "#1f5fa8", "#9a9a9a", "#b3412f"
-
-
 def draw(found: Dict, path: str) -> None:
     """Draw published and predicted efficiency of each row, and the share of rows within an error."""
-    from matplotlib.figure import Figure
+    import matplotlib
 
-    figure = Figure(figsize=(11, 4.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _efficiencies(left, found)
-    _within(right, found)
-    figure.savefig(path, dpi=110)
+    with matplotlib.rc_context(canvas.STYLE):
+        figure, (left, right) = canvas.axes(11.0, 4.8, 2, shared=False)
+        _efficiencies(left, found)
+        _within(right, found)
+        Path(path).write_bytes(canvas.as_png(figure))
 
 
 def _efficiencies(axes, found: Dict) -> None:
-    markers = "os^Dv<>pPX*hd"
+    markers, colours = "os^Dv<>pPX*hd", canvas.COLOURS
     for index, source in enumerate(found["sources"]):
         rows = [row for row in found["rows"] if row["source"] == source]
         measured = [100 * row["img_per_s"] / row["linear"] for row in rows]
         predicted = [100 * row["predicted"] / row["linear"] for row in rows]
         marker = markers[index % len(markers)]
-        axes.plot(measured, predicted, marker, ms=5, alpha=0.65, label=f"{source} ({len(rows)})")
+        axes.plot(
+            measured,
+            predicted,
+            marker,
+            ms=5,
+            alpha=0.75,
+            color=colours[index % len(colours)],
+            label=f"{source} ({len(rows)})",
+        )
     low = min(100 * min(row["img_per_s"], row["predicted"]) / row["linear"] for row in found["rows"])
     ends = [max(low - 5, 0), 105]
-    axes.plot(ends, ends, color=GREY, lw=1)
-    axes.fill_between(ends, [0.9 * end for end in ends], [1.1 * end for end in ends], color=GREY, alpha=0.15, lw=0)
+    axes.plot(ends, ends, color=canvas.GREY, lw=1)
+    axes.fill_between(
+        ends, [0.9 * end for end in ends], [1.1 * end for end in ends], color=canvas.GREY, alpha=0.15, lw=0
+    )
     axes.set(xlim=ends, ylim=ends)
     axes.set(xlabel="published rate, % of linear scaling", ylabel="predicted rate, % of linear scaling")
     axes.set_title("Predicted against published (band: 10 %)", fontsize=11)
-    axes.legend(fontsize=8, frameon=False, loc="upper left")
+    axes.legend(fontsize=9, frameon=False, loc="upper left")
 
 
 def _within(axes, found: Dict) -> None:
     for key, name, colour, values in (
-        ("error", "model", BLUE, found["overall"]),
-        ("linear_error", "linear scaling", RED, found["linear"]),
+        ("error", "model", canvas.BLUE, found["overall"]),
+        ("linear_error", "linear scaling", canvas.VERMILION, found["linear"]),
     ):
         percent = sorted(row[key] for row in found["rows"])
         shares = [100 * (index + 1) / len(percent) for index in range(len(percent))]
@@ -208,7 +216,7 @@ def _within(axes, found: Dict) -> None:
         axes.step([0, *percent], [0, *shares], where="post", color=colour, label=label)
     axes.set(xlim=(0, 50), ylim=(0, 101), xlabel="absolute error, % of the published rate", ylabel="share of rows, %")
     axes.set_title("Rows within an error", fontsize=11)
-    axes.grid(alpha=0.3)
+    axes.grid()
     axes.legend(fontsize=9, frameon=False, loc="lower right")
 
 

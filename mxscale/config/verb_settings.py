@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Union
 from mxscale.config.backends import MODELLED
 from mxscale.config.readers import READERS
 from mxscale.config.schema import RULES
-from mxscale.config.setting import setting
+from mxscale.config.setting import FOLDER, setting
 from mxscale.config.training_settings import MAX_PIXELS
 from mxscale.util.errors import ConfigError
 
@@ -238,6 +238,11 @@ class Replay:
     scale: str = setting("full", "full: as published; small: a scaled-down analogue", choices=("full", "small"))
     slow_hosts: Optional[List[str]] = setting(
         None, "scale=small: hosts with slow links for trials that compare exchanges, [A:1,B:1] (docs/replays.md)"
+    )
+    rounds: int = setting(3, "scale=small: runs of each trial, with the seeds 1, 2, ... in turn", low=1)
+    mnist: str = setting("data/mnist", "scale=small: folder with MNIST's four files, or to download them to", **FOLDER)
+    photographs: Optional[str] = setting(
+        None, "scale=small: folder of photographs, DIR/<class>/<image>.jpg, in place of generated ones", **FOLDER
     )
     again: bool = setting(False, "true: run finished runs again")
     output: Optional[str] = setting("replays", "folder of the pages", required="name the folder to write to")

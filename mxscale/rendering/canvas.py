@@ -1,12 +1,21 @@
-"""Colours and style of the report's figures. Matplotlib is imported only to draw."""
+"""Colours and style of all figures. Matplotlib is imported only to draw."""
 
 import io
 import logging
 import warnings
-from typing import NamedTuple
+from typing import Dict, Iterable, NamedTuple
 
 # The palette of Okabe and Ito, distinct for colour-blind readers; a lighter blue for dark pages
-COLOURS = ("#2f84c6", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
+COLOURS = BLUE, ORANGE, GREEN, VERMILION, PINK, SKY = ("#2f84c6", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
+GREY, LIGHT = "#8c959f", "#c4cad1"  # of references: no exchange, a plain one, all points
+# Back ends and exchanges have the same colour in each figure. The first words that a label has decide
+OF_BACKEND = {
+    "no exchange": LIGHT, "double buffering, fp16": GREEN, "double buffering": ORANGE, "after backward, fp16": SKY,
+    "after backward": GREY, "fp16": SKY, "overlapped": BLUE, "2 servers per worker": PINK, "servers 2x": PINK,
+    "1 server per worker": VERMILION, "servers 1x": VERMILION, "1 server": ORANGE, "servers 1": ORANGE,
+    "servers 0": GREY, "distributedtrainer": SKY, "horovod": BLUE, "dist_device_sync": ORANGE,
+    "parameter_server": ORANGE, "nccl": GREEN, "kvstore": GREY, "local": GREY, "device": VERMILION,
+}  # fmt: skip
 INK = "#24292f"  # text and frame; in an SVG it becomes the page's text colour
 
 STYLE = {
@@ -25,6 +34,17 @@ STYLE = {
     "legend.frameon": False,
     "svg.fonttype": "none",
 }
+
+
+def colours(labels: Iterable[str]) -> Dict[str, str]:
+    """Return the colour of each series: that of its back end or exchange, else one that no other series has."""
+    fixed: Dict[str, str] = {}
+    for label in labels:
+        colour = next((OF_BACKEND[words] for words in OF_BACKEND if words in label.lower().replace(":", "")), None)
+        fixed[label] = "" if colour is None or colour in fixed.values() else colour
+    free = [colour for colour in (*COLOURS, GREY, LIGHT, INK) if colour not in fixed.values()]
+    numbers = {label: number for number, label in enumerate(label for label in fixed if not fixed[label])}
+    return {label: colour or free[numbers[label] % len(free)] for label, colour in fixed.items()}
 
 
 class Drawn(NamedTuple):

@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import List, Mapping, Optional, Sequence
 
 from mxscale.environment import description
@@ -25,6 +25,8 @@ class Here:
     hosts: Sequence[Host] = ()  # launch.hosts
     slow_hosts: Sequence[str] = ()  # hosts with slow links, ADDRESS:SLOTS
     keys: Sequence[str] = ()  # settings of the command line
+    inputs: Mapping[str, str] = field(default_factory=dict)  # folders by their names in the settings of a trial
+    lacking: Mapping[str, str] = field(default_factory=dict)  # inputs that are not there, and why
 
 
 def missing(trial: Trial, here: Here) -> List[str]:
@@ -59,6 +61,8 @@ def _unmet(need: str, here: Here) -> Optional[str]:
         return f"{count} {name or 'GPU'}{'' if name else 's' * (count != '1')} (this machine has {gpus})"
     if kind == "mpi":
         return None if shutil.which("mpirun") else "mpirun: install Open MPI, then remove .venv and run make setup"
+    if kind == "input":
+        return here.lacking.get(what)
     if kind == "build":
         build = description.identity().get("build", "wheel")
         return None if build == what else f"MXNet of the build {what} (this is {build}): run the replay in its image"
@@ -72,8 +76,8 @@ def settings(trial: Trial, grid: Grid, finished: Mapping[str, TrialRecord], cach
 
     Args:
         finished: Records of finished trials by name.
-        cache: Folder of generated inputs.
-        here: Its hosts are those of the command line.
+        cache: Folder of the generated photographs.
+        here: Its hosts and folders are those of the command line.
 
     Raises:
         KeyError: The trial starts from a run that has not finished.
@@ -81,7 +85,9 @@ def settings(trial: Trial, grid: Grid, finished: Mapping[str, TrialRecord], cach
 
     def value(placeholder: re.Match) -> str:
         name = placeholder[1]
-        return quoted(str(finished[name[len(RUN) :]].run if name.startswith(RUN) else inputs.folder_of(name, cache)))
+        if name.startswith(RUN):
+            return quoted(str(finished[name[len(RUN) :]].run))
+        return quoted(here.inputs.get(name) or inputs.photographs(cache))
 
     overrides = [word if "${" in word else PLACEHOLDER.sub(value, word) for word in (*grid.base, *trial.overrides)]
     if trial.nodes is not None:

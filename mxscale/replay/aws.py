@@ -2,20 +2,21 @@
 
 from itertools import product
 
-from mxscale.replay.entry import Grid, Panel, Replay, Trial, devices, slug
+from mxscale.replay import inputs
+from mxscale.replay.entry import Grid, Panel, Reference, Replay, Trial, devices, relative, slug
 
 WORK = "AWS 2019"
 MNIST = Replay(
     "aws-mnist", WORK, "MNIST on two processes of one machine", "",
-    (Panel("throughput/median", way="half", label="samples/s of one rank"), Panel("train/top1")),
+    (Panel("throughput/median", "half", label="samples/s of one rank"), Panel("train/top1")),
     full=Grid((Trial("mnist", "two processes", "batches 50 to 100", ("max_steps=100",), needs=("mpi",)),
                Trial("speed", "two processes", "epoch 1", ("epochs=1",), needs=("mpi",))),
               ("experiment=aws_mnist",)),
     small=Grid(
-        (Trial("mnist", "two processes", "batches 50 to 100", ("max_steps=100",)),
-         Trial("speed", "two processes", "epoch 1", ("max_steps=400",))),
-        ("experiment=aws_mnist", "claims=[]", "comm.transport=gloo", "data.root={mnist}", "data.checksum=first_use"),
-        "60,000 synthetic digits of MNIST's shape in its idx files, which nobody has to download; Gloo in place of MPI",
+        (Trial("mnist", "two processes", "batches 50 to 100", ("max_steps=100",), needs=(inputs.MNIST,)),
+         Trial("speed", "two processes", "epoch 1", ("max_steps=400",), needs=(inputs.MNIST,))),
+        ("experiment=aws_mnist", "claims=[]", "comm.transport=gloo", "data.root={mnist}"),
+        "the same network, data and settings; Gloo in place of MPI, and this machine in place of a laptop",
     ),
 )  # fmt: skip
 
@@ -32,13 +33,22 @@ NEEDS = ("gpus:V100:8", "set:data.train", "set:data.val")
 SERVERS = {"1 server": 1, "1 server per worker": 2, "2 servers per worker": 4}
 PS = ("comm=parameter_server",)
 SMALL = (
-    "data=digits", "data.classes=null", "launch.threads=1", "launch.device=cpu", "batch.per_device=16",
-    "max_steps=60", "log_every=5", "data.threads=1", "validate_every=1000",
+    "data=mnist", "data.root={mnist}", "data.val_share=0", "model=mnist_convnet", "optimizer=sgd", "optimizer.lr=0.02",
+    "schedule=constant", "launch.threads=1", "launch.device=cpu", "batch.per_device=64", "max_steps=100", "log_every=5",
+    "data.threads=1", "validate_every=1000",
 )  # fmt: skip
+HOROVOD = Reference("Horovod", "Horovod")
+
+
+def small_trial(name: str, series: str, ranks: int, *overrides: str, slow_hosts: int = 0) -> Trial:
+    return Trial(name, series, devices(ranks), (f"launch.ranks={ranks}", *overrides), needs=(inputs.MNIST,),
+                 slow_hosts=slow_hosts)  # fmt: skip
+
+
 SCALING = Replay(
     "aws-scaling", WORK, "ResNet-50 on ImageNet, Horovod against parameter servers: images/s, efficiency, cost",
     "devices",
-    (Panel("throughput/median"), Panel("scaling/efficiency"), Panel("cost/total_eur")),
+    (relative("throughput/median", HOROVOD), Panel("scaling/efficiency"), relative("cost/total_eur", HOROVOD)),
     full=Grid(
         tuple(
             Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", settings, needs=NEEDS, nodes=nodes)
@@ -48,17 +58,16 @@ SCALING = Replay(
     ),
     small=Grid(
         (
-            Trial("horovod-1", "Horovod", devices(1), ("launch.ranks=1",)),
-            Trial("horovod-2", "Horovod", devices(2), ("launch.ranks=2",), slow_hosts=2),
-            Trial("1-server-1", "1 server", devices(1), (*PS, "launch.ranks=1", "comm.servers=1")),
+            small_trial("horovod-1", "Horovod", 1),
+            small_trial("horovod-2", "Horovod", 2, slow_hosts=2),
+            small_trial("1-server-1", "1 server", 1, *PS, "comm.servers=1"),
             *(
-                Trial(f"{slug(name)}-2", name, devices(2), (*PS, "launch.ranks=2", f"comm.servers={count}"),
-                     slow_hosts=2 + count)
+                small_trial(f"{slug(name)}-2", name, 2, *PS, f"comm.servers={count}", slow_hosts=2 + count)
                 for name, count in SERVERS.items()
             ),
         ),
         SMALL,
-        "the small network on digits, one and two workers of one CPU device",
+        "the network of Horovod's MNIST example on MNIST, one and two workers of one CPU device",
     ),
 )  # fmt: skip
 

@@ -2,12 +2,14 @@
 
 import re
 from dataclasses import dataclass
-from typing import Dict, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.records.claims import CALCULATIONS
 
 FULL, SMALL = "full", "small"
 SCALES = (FULL, SMALL)
+PUBLISHED, HERE = "published", "here"
+RATIO = "ratio"  # a key of claims.CALCULATIONS
 
 # metric of a run -> (axis label, calculation)
 METRICS: Dict[str, Tuple[str, str]] = {
@@ -30,8 +32,8 @@ class Trial:
         x: Place on the x axis.
         overrides: Settings in Hydra's grammar; {run:NAME} is replaced by the run directory of an earlier trial.
         verb: train or finetune.
-        needs: Requirements: `gpus:NAME:COUNT` (any NAME if empty), `mpi`, `build:NAME` of MXNet, `file:PATH`, and
-            `set:KEY`, a setting that the command line gives.
+        needs: Requirements: `gpus:NAME:COUNT` (any NAME if empty), `mpi`, `mnist`, `build:NAME` of MXNet, `file:PATH`,
+            and `set:KEY`, a setting that the command line gives.
         nodes: Number of machines, taken from launch.hosts; None: this machine.
         slow_hosts: Number of hosts with slow links, taken from `slow_hosts` if that is set; else it runs here.
     """
@@ -44,6 +46,18 @@ class Trial:
     needs: Tuple[str, ...] = ()
     nodes: Optional[int] = None
     slow_hosts: int = 0
+
+
+class Planned(NamedTuple):
+    """A run of a trial; seed: None for the only one."""
+
+    trial: Trial
+    seed: Optional[int] = None
+
+    @property
+    def name(self) -> str:
+        """Its name, unique in the sweep."""
+        return self.trial.name if self.seed is None else f"{self.trial.name}-seed{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,26 @@ class Grid:
         """The trials of the figure."""
         return tuple(trial for trial in self.trials if trial.series is not None)
 
+    def planned(self, seeds: Sequence[int]) -> List[Planned]:
+        """Return the runs: each trial once, or with seeds a round of the shown ones for each, after the others."""
+        if not seeds:
+            return [Planned(trial) for trial in self.trials]
+        first = [Planned(trial) for trial in self.trials if trial.series is None]
+        return first + [Planned(trial, seed) for seed in seeds for trial in self.shown]
+
+
+class Reference(NamedTuple):
+    """The number that a panel relates another one to; None: its series, or place, is that of the other number."""
+
+    text: str  # for axis and caption
+    series: Optional[str] = None
+    published: Optional[str] = None  # place on the x axis among the published numbers
+    here: Optional[str] = None  # and among those of runs here
+
+    def of(self, series: str, x: str, by: str) -> Tuple[str, str]:
+        """Return series and place of the reference of a number that is PUBLISHED or from HERE."""
+        return self.series or series, (self.published if by == PUBLISHED else self.here) or x
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -71,14 +105,13 @@ class Panel:
 
     Attributes:
         metric: A key of METRICS.
-        way: One of claims.CALCULATIONS, of a value and with `reference` of that series' value at the same x; that
-            of METRICS by default.
+        way: A key of claims.CALCULATIONS, of a value and its `reference` if there is one; that of METRICS by default.
         label: Axis label; that of METRICS by default.
     """
 
     metric: str
     way: Optional[str] = None
-    reference: Optional[str] = None
+    reference: Optional[Reference] = None
     label: Optional[str] = None
 
     @property
@@ -94,6 +127,15 @@ class Panel:
         """Return what the panel shows of a metric's value; None if its reference is unknown."""
         values = (value,) if self.reference is None else (value, reference)
         return None if None in values else CALCULATIONS[self.way or METRICS[self.metric][1]](*values)
+
+    def absolute(self, value: float) -> Optional[float]:
+        """Return the value of a metric in its own unit if the panel shows its ratio to a reference."""
+        return CALCULATIONS[METRICS[self.metric][1]](value) if self.way == RATIO else None
+
+
+def relative(metric: str, reference: Reference) -> Panel:
+    """Return a panel of the ratios to a reference."""
+    return Panel(metric, RATIO, reference, f"{METRICS[metric][0].split(',')[0]}, {reference.text} = 1")
 
 
 @dataclass(frozen=True)

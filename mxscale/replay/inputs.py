@@ -1,28 +1,48 @@
-"""Generated inputs of the scaled-down replays: the folders {photographs} and {mnist} in the settings of a trial."""
+"""Inputs of the scaled-down replays: MNIST, and generated photographs for users without their own."""
 
-import gzip
+import dataclasses
 import io
 import shutil
-import struct
 from pathlib import Path
-from typing import Callable, Dict
+from typing import Dict
 
 import numpy as np
 
+from mxscale.config.schema import Data
+from mxscale.util.errors import ConfigError
 from mxscale.util.paths import absolute
 
 CLASSES, IMAGES = 4, 256  # of photographs
 HEIGHT, WIDTH, QUALITY = 400, 500, 89  # pixels; 110 KB each, as ImageNet's have on average
-TRAIN, TEST = 60_000, 10_000  # images of MNIST
-DIGIT = 28  # pixels
 
 
-def photographs(folder: Path) -> None:
-    """Write JPEGs, folder/CLASS/NUMBER.jpg."""
-    for number in range(IMAGES):
-        path = folder / f"class{number % CLASSES}" / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(jpeg(number))
+NAMES = ("mnist", "photographs")  # of the folders in the settings of trials; settings of the verb
+MNIST = "input:mnist"  # of Trial.needs
+
+
+def without_mnist(data: Data, folder: str) -> Dict[str, str]:
+    """Return {"mnist": why its files are not in the folder}, after an attempt to fetch them; {} if they are."""
+    from mxscale.data.public import sets
+
+    try:
+        sets.MNIST.fetch(dataclasses.replace(data, kind="mnist", root=folder))
+    except ConfigError as error:
+        return {"mnist": f"MNIST: give mnist=DIR with its four files ({error})"}
+    return {}
+
+
+def photographs(cache: str) -> str:
+    """Return a folder of generated JPEGs, CLASS/NUMBER.jpg, below `cache`; it is made if it does not exist."""
+    folder = Path(absolute(cache), "replay", "photographs")
+    if not folder.is_dir():
+        part = folder.with_name("photographs.part")
+        shutil.rmtree(part, ignore_errors=True)
+        for number in range(IMAGES):
+            path = part / f"class{number % CLASSES}" / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(jpeg(number))
+        part.rename(folder)
+    return str(folder)
 
 
 def jpeg(seed: int) -> bytes:
@@ -37,41 +57,3 @@ def jpeg(seed: int) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels.clip(0, 255).astype("uint8")).save(file, "JPEG", quality=QUALITY)
     return file.getvalue()
-
-
-def mnist(folder: Path) -> None:
-    """Write MNIST's four idx.gz files, with digits that are scikit-learn's scans, enlarged, moved and with noise."""
-    from mxscale.data.sources import scans
-
-    pixels, labels = scans()
-    large = np.repeat(np.repeat(pixels, 3, 1), 3, 2)  # 24 x 24
-    random = np.random.RandomState(0)
-    for prefix, count in (("train", TRAIN), ("t10k", TEST)):
-        chosen = random.randint(0, len(labels), count)
-        images = random.randint(0, 32, (count, DIGIT, DIGIT)).astype("uint8")
-        for image, scan, (y, x) in zip(images, large[chosen], random.randint(0, DIGIT - 24 + 1, (count, 2))):
-            np.maximum(image[y : y + 24, x : x + 24], scan, out=image[y : y + 24, x : x + 24])
-        _write(folder / f"{prefix}-images-idx3-ubyte.gz", images)
-        _write(folder / f"{prefix}-labels-idx1-ubyte.gz", labels[chosen].astype("uint8"))
-
-
-def _write(path: Path, values: np.ndarray) -> None:
-    """Write unsigned bytes as an idx.gz file."""
-    header = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
-    with gzip.GzipFile(path, "wb", compresslevel=1, mtime=0) as file:
-        file.write(header + values.tobytes())
-
-
-INPUTS: Dict[str, Callable[[Path], None]] = {"photographs": photographs, "mnist": mnist}
-
-
-def folder_of(name: str, cache: str) -> str:
-    """Return the folder of an input below `cache`, which is generated if it does not exist."""
-    folder = Path(absolute(cache), "replay", name)
-    if not folder.is_dir():
-        part = folder.with_name(f"{name}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        INPUTS[name](part)
-        part.rename(folder)
-    return str(folder)

@@ -1,17 +1,20 @@
 """The page of a replay: published numbers beside those of runs here in the same form, and the claims."""
 
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Dict, List, Sequence, Tuple
 
+from mxscale.records import claims as records
 from mxscale.rendering import canvas, page
-from mxscale.rendering.canvas import COLOURS, Drawn
-from mxscale.replay.entry import Panel, Replay
-from mxscale.replay.results import HERE, PUBLISHED, Content, Point
+from mxscale.rendering.canvas import Drawn
+from mxscale.replay.entry import HERE, METRICS, PUBLISHED, RATIO, Panel
+from mxscale.replay.results import Content, Point
 from mxscale.report import claims as claim_texts
 from mxscale.util import csv_tables
 
 TEMPLATE = Path(__file__).parent / "replay.html"
-ROOM = 0.82  # of the distance between two places, for bars
+GAP = 0.8  # between two places, in bars
+HATCH = "////"  # of published bars
 
 
 def write(content: Content, folder: Path) -> Path:
@@ -27,71 +30,98 @@ def write(content: Content, folder: Path) -> Path:
 
 def table(content: Content, panel: Panel) -> List[Tuple[str, str, str, str]]:
     """Return (series, x, published, here) of a panel; a published place is rarely one of the runs here."""
-    values = {(point.series, point.x, point.by): shown(point.value) for point in content.points
-              if point.metric == panel.name}  # fmt: skip
+    values = {(point.series, point.x, point.by): described(point) for point in content.of(panel)}
     places = dict.fromkeys((series, x) for series, x, _ in values)
     return [(*place, values.get((*place, PUBLISHED), ""), values.get((*place, HERE), "")) for place in places]
 
 
+def described(point: Point) -> str:
+    """Return `median (low to high, n runs)`, and the absolute value of a relative one."""
+    text = shown(point.value)
+    if point.by == HERE:
+        text += f" ({shown(point.low)} to {shown(point.high)}, n = {len(point.source.split())})"
+    return text if point.absolute is None else f"{text}: {shown(point.absolute)}"
+
+
 def shown(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def figures(content: Content) -> List[Drawn]:
     """Draw the panels that have a number."""
     import matplotlib
 
-    drawn, replay = [], content.replay
-    series = dict.fromkeys(point.series for point in content.points)
-    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(series)}
+    drawn, name = [], content.replay.name
+    colours = canvas.colours(dict.fromkeys(point.series for point in content.points))
     with matplotlib.rc_context(canvas.STYLE):
-        for number, panel in enumerate(replay.panels, 1):
-            published, here = content.of(panel, PUBLISHED), content.of(panel, HERE)
-            if published or here:
-                figure = side_by_side(panel, replay, published, here, colours)
-                drawn.append(canvas.finished(f"{replay.name}-{number}", panel.axis, caption(published), figure))
+        for number, panel in enumerate(content.replay.panels, 1):
+            points = content.of(panel)
+            if points:
+                figure = bars(panel, points, colours)
+                drawn.append(canvas.finished(f"{name}-{number}", panel.axis, caption(content, panel), figure))
     return drawn
 
 
-def caption(published: Sequence[Point]) -> str:
-    notes = dict.fromkeys(f"{point.source}{f' ({point.note})' if point.note else ''}" for point in published)
-    return f"Published: {'; '.join(notes)}." if notes else "Not published as numbers."
+def caption(content: Content, panel: Panel) -> str:
+    """Return what the bars are, where and when the runs were, and the sources of the published numbers."""
+    points, parts = content.of(panel), []
+    runs = [run for of_trial in content.runs.values() for run in of_trial]
+    if runs and any(point.by == HERE for point in points):
+        date = datetime.fromtimestamp(max(run.started_ms or 0 for run in runs) / 1000, timezone.utc).date()
+        rounds = max(len(point.source.split()) for point in points if point.by == HERE)
+        bar = f"medians of {rounds} runs with minimum and maximum" if rounds > 1 else "one run each"
+        parts.append(f"Here: {records.hardware(runs)}, {date}; {bar}.")
+    if panel.way == RATIO:
+        parts.append(f"Bars of each side: {panel.reference.text} = 1. Labels: {METRICS[panel.metric][0]}.")
+    cited = [f"{point.source}{f' ({point.note})' if point.note else ''}" for point in points if point.by == PUBLISHED]
+    parts.append(f"Published: {content.replay.work}, {'; '.join(dict.fromkeys(cited))}." if cited else "The work "
+                 "printed no such numbers.")  # fmt: skip
+    return " ".join(parts)
 
 
-def side_by_side(panel: Panel, replay: Replay, published: List[Point], here: List[Point], colours: Dict[str, str]):
-    """Return a Matplotlib figure: the published numbers on the left, those from here on the right."""
-    comparable = "%" in panel.axis or "times" in panel.axis  # rates of other machines and networks have another scale
-    figure, (left, right) = canvas.axes(11.0, 4.2, 2, shared=comparable)
-    for on, points, title in ((left, published, f"published: {replay.work}"), (right, here, "here")):
-        on.set_title(title, fontsize=11)
-        on.grid(axis="y")
-        if not points:
-            text = "not published\nas numbers" if on is left else "no run yet"
-            on.text(0.5, 0.5, text, ha="center", va="center", transform=on.transAxes, alpha=0.7)
-            on.set_xticks([])
-        else:
-            _bars(on, points, colours)
-        on.set_xlabel(replay.x)
-    left.set_ylabel(panel.axis)
-    right.tick_params(labelleft=True)
-    handles = {label: handle for on in (left, right) for handle, label in zip(*on.get_legend_handles_labels())}
-    if handles:
-        figure.legend(handles.values(), handles, loc="outside lower center", ncols=min(4, len(handles)), fontsize=9)
+def bars(panel: Panel, points: Sequence[Point], colours: Dict[str, str]):
+    """Return a Matplotlib figure with a group of bars for each place; published ones are lighter and hatched."""
+    from matplotlib.patches import Patch
+
+    places: Dict[str, List[Point]] = {}
+    for point in points:
+        places.setdefault(point.x, []).append(point)
+    figure, on = canvas.axes(max(6.4, min(10.0, 2.4 + 0.75 * (len(points) + len(places)))), 4.0)
+    at, middles = 0.0, []
+    for group in places.values():
+        middles.append(at + (len(group) - 1) / 2)
+        for point in group:
+            _bar(on, at, point, colours[point.series], panel.way == RATIO)
+            at += 1
+        at += GAP
+    on.set_xticks(middles, [_label(x, group) for x, group in places.items()])
+    on.set_xlim(-1, max(at - GAP, 3))
+    on.set_ylabel(panel.axis)
+    on.grid(axis="y")
+    on.margins(y=0.14)
+    if panel.way == RATIO:
+        on.axhline(1, color=canvas.INK, lw=0.8, ls=":")
+    series = dict.fromkeys(point.series for point in points)
+    handles = [Patch(color=colours[name], label=name) for name in series]
+    if any(point.by == PUBLISHED for point in points):
+        handles.append(Patch(facecolor="none", edgecolor=canvas.INK, hatch=HATCH, label="published"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
     return figure
 
 
-def _bars(on, points: Sequence[Point], colours: Dict[str, str]) -> None:
-    places = {x: number for number, x in enumerate(dict.fromkeys(point.x for point in points))}
-    series = list(dict.fromkeys(point.series for point in points))
-    width = ROOM / len(series)
-    for number, name in enumerate(series):
-        ours = [point for point in points if point.series == name]
-        x = [places[point.x] + (number - (len(series) - 1) / 2) * width for point in ours]
-        bars = on.bar(x, [point.value for point in ours], 0.94 * width, color=colours[name], label=name, alpha=0.9)
-        on.bar_label(bars, [shown(point.value) for point in ours], fontsize=8 if len(points) < 9 else 6.5, padding=1)
-    on.set_xticks(range(len(places)), [x.replace(": ", ":\n") for x in places], fontsize=9 if len(places) < 5 else 7.5)
-    if len(places) > 4:
-        on.tick_params(axis="x", labelrotation=20)
-    margin = max(0.0, (2 - len(places)) / 2)  # so that a single bar does not fill the figure
-    on.set_xlim(-0.5 - margin, len(places) - 0.5 + margin)
-    on.margins(y=0.12)
+def _bar(on, at: float, point: Point, colour: str, ratio: bool) -> None:
+    """Draw a bar, its range, and its label, which is the absolute value if there is one."""
+    if point.by == PUBLISHED:
+        on.bar(at, point.value, 0.9, color=(colour, 0.3), edgecolor=colour, hatch=HATCH, lw=0.8)
+    else:
+        ends = [[point.value - point.low], [point.high - point.value]]
+        on.bar(at, point.value, 0.9, color=colour, yerr=ends, ecolor=canvas.INK, capsize=3)
+    top = max(point.value, point.high or 0, 0)
+    label = shown(point.absolute) if point.absolute is not None else shown(point.value) + "×" * ratio
+    on.annotate(label, (at, top), (0, 3), textcoords="offset points", ha="center", fontsize=9)
+
+
+def _label(x: str, group: Sequence[Point]) -> str:
+    """Return the text of a place, in lines; a place of one side says which."""
+    sides = {point.by for point in group}
+    return "\n".join([*x.replace(": ", ":\n").split(", "), *(sides if len(sides) == 1 else ())])

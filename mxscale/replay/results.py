@@ -1,19 +1,20 @@
 """The results of a replay: the published numbers, those of its trials' runs, and the content of its page."""
 
+import statistics
 from dataclasses import replace
-from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.records import claims
 from mxscale.records.recorded import Recorded, known
 from mxscale.replay import availability
 from mxscale.replay.availability import Here
-from mxscale.replay.entry import SMALL, Grid, Panel, Replay, Trial
+from mxscale.replay.entry import HERE, PUBLISHED, RATIO, SMALL, Grid, Panel, Planned, Replay
 from mxscale.rundir.directory import FINISHED, RunDir
 from mxscale.rundir.sweep_directory import SweepDirectory, TrialRecord
 from mxscale.tracking import history
 from mxscale.util import csv_tables
 
-PUBLISHED, HERE = "published", "here"
+Runs = Mapping[str, Sequence[Recorded]]  # name of a trial -> its finished runs, by seed
 
 
 class Point(NamedTuple):
@@ -23,8 +24,11 @@ class Point(NamedTuple):
     series: str
     x: str
     by: str  # PUBLISHED or HERE
-    value: float
-    source: str  # citation, or the run
+    value: float  # the median of the rounds
+    low: Optional[float]  # None: published without a range
+    high: Optional[float]
+    absolute: Optional[float]  # in the metric's own unit, if `value` relates to a reference
+    source: str  # citation, or the runs
     note: str = ""
 
 
@@ -36,40 +40,54 @@ class Content(NamedTuple):
     about: str
     command: str
     points: List[Point]  # published ones and those of runs here
-    missing: List[Tuple[Trial, str]]  # trials without a result, and why
+    planned: Sequence[Planned]  # runs of the figure
+    missing: List[Tuple[Planned, str]]  # those without a result, and why
     outcomes: List[claims.Outcome]
-    runs: Mapping[str, Recorded]  # by the names of their trials
+    runs: Runs
 
     @property
     def state(self) -> str:
-        """How many trials have a result, such as `5 of 6 runs`."""
-        trials = len(self.replay.grid(self.scale).shown)
-        return f"{trials - len(self.missing)} of {trials} runs"
+        """How many runs have a result, such as `5 of 6 runs`."""
+        return f"{len(self.planned) - len(self.missing)} of {len(self.planned)} runs"
 
-    def of(self, panel: Panel, by: str) -> List[Point]:
-        """Return the points of a panel that are PUBLISHED, or those from HERE."""
-        return [point for point in self.points if (point.metric, point.by) == (panel.name, by)]
+    def of(self, panel: Panel) -> List[Point]:
+        """Return the points of a panel, the published ones first."""
+        return [point for point in self.points if point.metric == panel.name]
 
 
 def published(replay: Replay) -> List[Point]:
-    """Return the published numbers, in the order of the table."""
-    return [
-        Point(row["metric"], row["series"], row["x"], PUBLISHED, float(row["value"]), row["source"], row["note"])
-        for row in csv_tables.read("published_figures")
-        if row["replay"] == replay.name
-    ]
-
-
-def measured(panel: Panel, grid: Grid, runs: Mapping[str, Recorded]) -> List[Point]:
-    """Return the numbers of a panel by the runs; runs: name of a trial -> its finished run."""
-    shown = [(trial, runs[trial.name]) for trial in grid.shown if trial.name in runs]
-    shown = [(trial, run) for trial, run in shown if known(run.metrics.get(panel.metric))]
-    values = {(trial.series, trial.x): run.metrics[panel.metric] for trial, run in shown}
+    """Return the published numbers of each panel, in the order of the table."""
+    rows = [row for row in csv_tables.read("published_figures") if row["replay"] == replay.name]
     points = []
-    for trial, run in shown:
-        value = panel.shown(values[trial.series, trial.x], values.get((panel.reference, trial.x)))
-        if value is not None:
-            points.append(Point(panel.name, trial.series, trial.x, HERE, value, run.id))
+    for panel in replay.panels:
+        values = {(row["series"], row["x"]): float(row["value"]) for row in rows if row["metric"] == panel.metric}
+        for row in rows:
+            place, value, absolute = (row["series"], row["x"]), float(row["value"]), None
+            if panel.way == RATIO and row["metric"] == panel.metric:
+                absolute, value = value, panel.shown(value, values.get(panel.reference.of(*place, PUBLISHED)))
+            elif row["metric"] != panel.name:
+                continue
+            if value is not None:
+                points.append(Point(panel.name, *place, PUBLISHED, value, None, None, absolute, row["source"],
+                                    row["note"]))  # fmt: skip
+    return points
+
+
+def measured(panel: Panel, grid: Grid, runs: Runs) -> List[Point]:
+    """Return the numbers of a panel by the runs; a run relates to the reference of its own round."""
+    rounds = {}
+    for trial in grid.shown:
+        found = [run for run in runs.get(trial.name, ()) if known(run.metrics.get(panel.metric))]
+        rounds[trial.series, trial.x] = {run.param("seed"): run for run in found}
+    points = []
+    for place, by_seed in rounds.items():
+        references = rounds.get(panel.reference.of(*place, HERE), {}) if panel.reference else by_seed
+        paired = [(run, references[seed].metrics[panel.metric]) for seed, run in by_seed.items() if seed in references]
+        if paired:
+            values = [panel.shown(run.metrics[panel.metric], reference) for run, reference in paired]
+            absolute = panel.absolute(statistics.median(run.metrics[panel.metric] for run, _ in paired))
+            points.append(Point(panel.name, *place, HERE, statistics.median(values), min(values), max(values), absolute,
+                                " ".join(run.id for run, _ in paired)))  # fmt: skip
     return points
 
 
@@ -79,32 +97,41 @@ def finished(sweep: Optional[SweepDirectory]) -> Dict[str, TrialRecord]:
     return {one.name: one for one in records if one.state == FINISHED and one.run and RunDir(one.run).exists}
 
 
-def runs_of(sweep: Optional[SweepDirectory]) -> Dict[str, Recorded]:
+def runs_of(sweep: Optional[SweepDirectory], planned: Sequence[Planned]) -> Runs:
     """Return the finished runs by the names of their trials; the id is the name of the run directory."""
-    runs = {name: RunDir(record.run) for name, record in finished(sweep).items()}
-    return {name: replace(history.of_directory(run), id=run.path.name, name=name) for name, run in runs.items()}
+    records, runs = finished(sweep), {}
+    for one in planned:
+        if one.name in records:
+            run = RunDir(records[one.name].run)
+            found = replace(history.of_directory(run), id=run.path.name, name=one.name)
+            runs.setdefault(one.trial.name, []).append(found)
+    return runs
 
 
-def content(replay: Replay, scale: str, sweep: Optional[SweepDirectory], here: Here, command: str) -> Content:
+def content(
+    replay: Replay, scale: str, seeds: Sequence[int], sweep: Optional[SweepDirectory], here: Here, command: str
+) -> Content:
     """Return what the page of a replay shows, from the records of its sweep."""
-    grid, runs = replay.grid(scale), runs_of(sweep)
+    grid = replay.grid(scale)
+    planned = grid.planned(seeds)
+    runs, shown = runs_of(sweep, planned), [one for one in planned if one.trial.series is not None]
     about = grid.about
     if any(trial.slow_hosts for trial in grid.trials):
         about += "; two workers and their servers are on "
         about += "slow_hosts" if here.slow_hosts else "this machine without slow links, since slow_hosts is not set"
-    records = {record.name: record for record in (sweep.trials() if sweep else [])}
+    records, done = {record.name: record for record in (sweep.trials() if sweep else [])}, finished(sweep)
     missing = []
-    for trial in grid.shown:
-        if trial.name not in runs:
-            needs = availability.missing(trial, here)
-            missing.append((trial, f"needs {'; '.join(needs)}" if needs else _unfinished(records.get(trial.name))))
+    for one in shown:
+        if one.name not in done:
+            needs = availability.missing(one.trial, here)
+            missing.append((one, f"needs {'; '.join(needs)}" if needs else _unfinished(records.get(one.name))))
     points = published(replay)
     for panel in replay.panels:
         points += measured(panel, grid, runs)
-    small = {replay.name: {name: [run] for name, run in runs.items()}}
-    full, small = ([], small) if scale == SMALL else (list(runs.values()), {})
+    full = [] if scale == SMALL else [run for of_trial in runs.values() for run in of_trial]
+    small = {replay.name: runs} if scale == SMALL else {}
     outcomes = claims.outcomes(full, claims.modelled(), small, replay.name)
-    return Content(replay, scale, about, command, points, missing, outcomes, runs)
+    return Content(replay, scale, about, command, points, shown, missing, outcomes, runs)
 
 
 def _unfinished(record: Optional[TrialRecord]) -> str:

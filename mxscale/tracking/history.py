@@ -13,6 +13,7 @@ from typing import Dict, List, Optional, Sequence
 from mxscale.config.schema import Config
 from mxscale.records.recorded import Recorded
 from mxscale.rundir.directory import FINISHED, RunDir
+from mxscale.rundir.status import Status
 from mxscale.tracking import payload, store, sync_state, uris
 from mxscale.util.errors import ConfigError, nearest
 from mxscale.util.redaction import redact_address
@@ -184,7 +185,8 @@ def of_directory(run: RunDir) -> Recorded:
         metrics.update(line["metrics"])
     metrics.update(run.figures)
     known = {name: value for name, value in metrics.items() if value is not None}
-    return Recorded(str(run), run.path.name, status, payload.params(run), payload.tags(run), known)
+    started = next((attempt.started_ms for attempt in (run.status() or Status()).attempts), None)
+    return Recorded(str(run), run.path.name, status, payload.params(run), payload.tags(run), known, started)
 
 
 def finished(run: Recorded, source: str) -> Recorded:

@@ -1,6 +1,7 @@
 """Plans: every combination, its time and cost, the figure, the recommended ones."""
 
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -163,7 +164,7 @@ def drawn(plans, monkeypatch, **limits):
     """Return the two axes of the figure of `plans`."""
     saved = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: saved.append(figure))
-    plan_figure.draw(plans, limits, [0], "net", "plan.png")
+    plan_figure.draw(plans, limits, [0], "net", os.devnull)
     return saved[0].axes
 
 

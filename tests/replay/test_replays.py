@@ -14,10 +14,12 @@ from refusals import command_error
 from mxscale.cli import main, replaying
 from mxscale.config.schema import flatten, from_dict, to_dict
 from mxscale.config.validation import validate
+from mxscale.config.verb_settings import Replay as ReplaySettings
 from mxscale.environment.hosts import Host
 from mxscale.records import claims
 from mxscale.records.recorded import Recorded
-from mxscale.replay import availability, page, results
+from mxscale.rendering import canvas
+from mxscale.replay import availability, inputs, page, results
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import SCALES, SMALL, Grid, Trial
 from mxscale.replay.registry import REPLAYS
@@ -26,13 +28,14 @@ from mxscale.rundir.sweep_directory import REFUSED_TRIAL
 from mxscale.util import csv_tables
 
 NODES = [Host(f"n{number}", 8, f"n{number}") for number in range(128)]
+FOLDERS = {"mnist": "/inputs/mnist"}
 FILES = ["data.train=a.rec", "data.val=b.rec", "data.root=/images"]
 
 
 @pytest.fixture
-def inputs(monkeypatch):
-    """Replace the generated inputs by folders that are not made."""
-    monkeypatch.setattr(availability.inputs, "folder_of", lambda name, cache: f"/inputs/{name}")
+def no_photographs(monkeypatch):
+    """Replace the generated photographs by a folder that is not made."""
+    monkeypatch.setattr(availability.inputs, "photographs", lambda cache: "/inputs/photographs")
 
 
 class Earlier(dict):
@@ -44,7 +47,7 @@ class Earlier(dict):
 
 def settings(replay, trial, scale) -> dict:
     """Return the flat settings of a trial, which must be valid."""
-    overrides = availability.settings(trial, replay.grid(scale), Earlier(), "cache", Here(hosts=NODES))
+    overrides = availability.settings(trial, replay.grid(scale), Earlier(), "cache", Here(hosts=NODES, inputs=FOLDERS))
     given = [each for each in FILES if "recordio" in str(overrides) or f"set:{each.partition('=')[0]}" in trial.needs]
     values, own = composed_values(trial.verb, *overrides, *given)
     validate(from_dict(values))
@@ -54,7 +57,7 @@ def settings(replay, trial, scale) -> dict:
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", REPLAYS)
-def test_every_trial_of_a_replay_has_valid_settings(name, scale, inputs):
+def test_every_trial_of_a_replay_has_valid_settings(name, scale, no_photographs):
     replay = REPLAYS[name]
     trials = replay.grid(scale).trials
     assert len({trial.name for trial in trials}) == len(trials)
@@ -125,7 +128,8 @@ def test_a_claim_at_reduced_scale_names_trials_of_its_replay():
 
 def test_published_numbers_belong_to_panels():
     for row in csv_tables.read("published_figures"):
-        assert row["metric"] in {panel.name for panel in REPLAYS[row["replay"]].panels}, row
+        panels = REPLAYS[row["replay"]].panels
+        assert row["metric"] in {name for panel in panels for name in (panel.name, panel.metric)}, row
         assert re.match(r"claim ([\w-]+)$|arXiv:|beeva-", row["source"])
         assert not row["source"].startswith("claim ") or row["source"][6:] in claims.known()
 
@@ -137,6 +141,13 @@ def run(name: str, replay="aws-scaling small", seed=1, **metrics) -> Recorded:
 
 
 RATES = {"horovod-2": 100.0, "1-server-2": 60.0, "2-servers-per-worker-2": 50.0}
+FASTER = {1: 1.0, 2: 1.1, 3: 1.2}  # a round's machine
+
+
+def rounds(rates, seeds=(1, 2, 3)) -> dict:
+    """Return runs by trial whose rates differ between rounds, but not in their ratios."""
+    return {name: [run(name, seed=seed, throughput__median=FASTER[seed] * rate) for seed in seeds]
+            for name, rate in rates.items()}  # fmt: skip
 
 
 @pytest.fixture
@@ -210,7 +221,8 @@ def test_requirements_are_named_with_what_to_do():
 def test_trials_of_a_slow_network_take_their_hosts():
     [trial] = [trial for trial in REPLAYS["aws-scaling"].small.trials if trial.name == "1-server-2"]
     here = Here(slow_hosts=["a:1", "b:1", "c:1", "d:1"])
-    assert availability.settings(trial, Grid(()), Earlier(), "cache", here)[-1] == "launch.hosts=[a:1,b:1,c:1]"
+    settings = availability.settings(trial, Grid(()), Earlier(), "cache", here)
+    assert settings[-1] == "launch.hosts=[a:1,b:1,c:1]"
     assert not any("hosts" in word for word in availability.settings(trial, Grid(()), Earlier(), "cache", Here()))
     assert availability.missing(trial, Here()) == availability.missing(trial, here) == []
     assert availability.missing(trial, Here(slow_hosts=["a:1"])) == ["3 hosts with slow links: name 3 in slow_hosts"]
@@ -218,51 +230,92 @@ def test_trials_of_a_slow_network_take_their_hosts():
 
 def test_the_command_of_a_page_names_the_slow_hosts():
     request = object.__new__(replaying.Request)
-    request.scale, request.overrides, request.here = SMALL, ["seed=2"], Here(slow_hosts=["a:1", "b:1"])
+    request.options = ReplaySettings(scale=SMALL, rounds=5, mnist="/m")
+    request.overrides, request.here = ["seed=2"], Here(slow_hosts=["a:1", "b:1"])
     command = request.command(REPLAYS["aws-scaling"])
-    assert command == "mxscale replay aws-scaling scale=small 'slow_hosts=[a:1,b:1]' seed=2"
+    assert command == "mxscale replay aws-scaling scale=small rounds=5 mnist=/m 'slow_hosts=[a:1,b:1]' seed=2"
 
 
 @pytest.fixture
 def content():
     """The content of a half-finished replay."""
     replay = REPLAYS["aws-scaling"]
-    runs = {name: run(name, throughput__median=rate) for name, rate in RATES.items()}
+    runs, planned = rounds(RATES), replay.small.planned([1, 2, 3])
     points = results.published(replay)
     for panel in replay.panels:
         points += results.measured(panel, replay.small, runs)
-    [lacking] = [trial for trial in replay.small.trials if trial.name == "horovod-1"]
-    small = {replay.name: {name: [one] for name, one in runs.items()}}
-    outcomes = claims.outcomes([], claims.modelled(), small, replay.name)
-    return results.Content(replay, SMALL, "digits", "mxscale replay aws-scaling scale=small", points,
-                        [(lacking, "not run yet")], outcomes, {})  # fmt: skip
+    lacking = next(one for one in planned if one.trial.name == "horovod-1")
+    outcomes = claims.outcomes([], claims.modelled(), {replay.name: runs}, replay.name)
+    return results.Content(replay, SMALL, "digits", "mxscale replay aws-scaling scale=small", points, planned,
+                        [(lacking, "not run yet")], outcomes, runs)  # fmt: skip
 
 
 def test_the_page_has_published_and_own_numbers_and_what_is_missing(content, tmp_path):
     text = page.write(content, tmp_path).read_text()
     assert "45,000" in text and "arXiv" not in text
-    assert "horovod-1" in text and "not run yet" in text
-    assert "<b>reduced scale, inconclusive</b>: one server has 0.60 of Horovod" in text
+    assert "horovod-1-seed1" in text and "not run yet" in text
+    assert "<b>reduced scale, agrees</b>: one server has 0.60" in text
+    assert "0.6 (0.6 to 0.6, n = 3): 66" in text and "medians of 3 runs with minimum and maximum" in text
     lines = list(csv.DictReader(io.StringIO((tmp_path / "aws-scaling.csv").read_text())))
-    rates = {
-        (line["by"], line["series"]): float(line["value"]) for line in lines if line["metric"] == "throughput/median"
-    }
-    assert rates[("published", "Horovod")] == 45000
-    assert rates[("here", "1 server")] == 60
+    rates = {(line["by"], line["series"]): line for line in lines if line["metric"] == "ratio throughput/median"}
+    assert rates[("published", "Horovod")]["absolute"] == "45000.0"
+    assert float(rates[("here", "1 server")]["value"]) == pytest.approx(0.6)
     assert {path.name for path in tmp_path.glob("*.png")} == {"aws-scaling-1.png", "aws-scaling-2.png"}
 
 
 def test_derived_panels_compare_with_their_reference():
     replay = REPLAYS["adaltas-gap"]
-    runs = {name: run(name, throughput__median=rate) for name, rate in {"synthetic-1": 100.0, "real-1": 80.0}.items()}
-    points = {point.series: point.value for point in results.measured(replay.panels[1], replay.small, runs)}
+    runs = rounds({"synthetic-1": 100.0, "real-1": 80.0})
+    points = {point.series: point.value for point in results.measured(replay.panels[0], replay.small, runs)}
     assert points == {"synthetic": 0.0, "real": pytest.approx(20.0)}
 
 
-def test_paths_of_inputs_are_quoted(monkeypatch):
-    monkeypatch.setattr(availability.inputs, "folder_of", lambda name, cache: f"/home/jürgen, (x)/{name}")
+def test_a_run_relates_to_the_reference_of_its_own_round():
+    panel = REPLAYS["aws-scaling"].panels[0]
+    runs = rounds(RATES) | {"1-server-2": [run("1-server-2", seed=2, throughput__median=55.0)]}
+    points = {point.series: point for point in results.measured(panel, REPLAYS["aws-scaling"].small, runs)}
+    assert points["1 server"].value == pytest.approx(0.5) and points["1 server"].absolute == 55
+    assert points["1 server"].source == "id-1-server-2-2"
+
+
+def test_published_rates_relate_to_the_reference_of_their_side():
+    points = {(point.series, point.x): point for point in results.published(REPLAYS["beeva-p2-resnet152"])}
+    eight = points["batch 16", "8 GPU"]
+    rates = [point for point in results.published(REPLAYS["beeva-p2-resnet152"]) if point.metric.startswith("ratio")]
+    assert [round(point.value, 2) for point in rates] == [1, 1, 7.99, 7.95]
+    assert [point.absolute for point in rates] == [18.9, 19.8, 151, 157.5] and eight.absolute is None
+
+
+def test_rounds_repeat_shown_trials_with_each_seed_in_turn():
+    first, second = Trial("first", None, ""), Trial("a", "s", "x")
+    names = [one.name for one in Grid((first, second, Trial("b", "s", "y"))).planned([1, 2])]
+    assert names == ["first", "a-seed1", "b-seed1", "a-seed2", "b-seed2"]
+    assert [one.name for one in Grid((first, second)).planned([])] == ["first", "a"]
+
+
+def test_replays_without_mnist_name_it_as_missing():
+    [trial, _] = REPLAYS["aws-mnist"].small.trials
+    assert availability.missing(trial, Here()) == []
+    assert availability.missing(trial, Here(lacking={"mnist": "MNIST: give mnist=DIR"})) == ["MNIST: give mnist=DIR"]
+
+
+def test_unreachable_mnist_is_a_reason_with_the_setting_to_give(tmp_path):
+    (tmp_path / "mnist").write_text("")
+    reasons = inputs.without_mnist(from_dict({}).data, str(tmp_path / "mnist"))
+    assert reasons["mnist"].startswith("MNIST: give mnist=DIR with its four files (data.root=")
+
+
+def test_a_back_end_has_its_colour_in_each_figure():
+    assert canvas.colours(["Horovod", "1 server"])["1 server"] == canvas.colours(["1 server, fast"])["1 server, fast"]
+    found = canvas.colours(["Horovod", "horovod 2", "small", "nccl"])
+    assert found["Horovod"] == canvas.BLUE and found["nccl"] == canvas.GREEN
+    assert len(set(found.values())) == 4
+
+
+def test_paths_of_inputs_are_quoted():
     trial = Trial("c", "s", "x", ("data.root={photographs}", "batch.per_device=${a}"))
-    overrides = availability.settings(trial, Grid(()), Earlier(), "cache", Here())
+    here = Here(inputs={"photographs": "/home/jürgen, (x)/photographs"})
+    overrides = availability.settings(trial, Grid(()), Earlier(), "cache", here)
     assert overrides == ["data.root='/home/jürgen, (x)/photographs'", "batch.per_device=${a}"]
 
 
@@ -301,14 +354,14 @@ def test_a_replay_whose_run_does_not_compose_is_refused(capsys, tmp_path):
     """The trials choose their data set themselves."""
     words = ["replay", "chainermn-large-batch", "scale=small", f"output={tmp_path}/pages", f"runs={tmp_path}/runs"]
     assert main.main([*words, "+data=digits"]) == 2
-    assert capsys.readouterr().err.count("error: chainermn-large-batch, ") == 7
+    assert capsys.readouterr().err.count("error: chainermn-large-batch, ") == 3 * 7
 
 
 @pytest.mark.slow
 def test_replay_continues_where_it_was_killed(cli):
     """Finished runs are kept, and the page of a half-finished replay shows what is missing."""
     pages = cli.folder / "pages"
-    words = ("beeva-p2-resnet152", "scale=small", "max_steps=2", f"output={pages}")
+    words = ("beeva-p2-resnet50", "scale=small", "max_steps=2", f"output={pages}")
     process = cli.start("replay", *words, small=False)
     for line in process.stdout:
         if line.startswith("trial 2 "):
@@ -316,24 +369,24 @@ def test_replay_continues_where_it_was_killed(cli):
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     done = cli("replay", *words, small=False)
-    assert done.out.count("already finished") >= 2 and "4 of 4 runs" in done.out
-    assert "Without a result" not in (pages / "beeva-p2-resnet152.html").read_text()
+    assert done.out.count("already finished") >= 2 and "6 of 6 runs" in done.out
+    assert "Without a result" not in (pages / "beeva-p2-resnet50.html").read_text()
 
 
 @pytest.mark.slow
 def test_interrupted_replay_ends_with_75_and_a_page_of_what_is_missing(cli):
     pages = cli.folder / "pages"
-    process = cli.start("replay", "beeva-p2-resnet152", "scale=small", f"output={pages}", small=False)
+    process = cli.start("replay", "beeva-p2-resnet50", "scale=small", f"output={pages}", small=False)
     for line in process.stdout:
         if line.startswith("epoch 1 "):
             break
     os.kill(process.pid, signal.SIGINT)
     out = cli.ended(process, 75).out
-    assert "0 of 4 runs" in out
-    assert "not run yet: the same command continues" in (pages / "beeva-p2-resnet152.html").read_text()
+    assert "0 of 6 runs" in out
+    assert "not run yet: the same command continues" in (pages / "beeva-p2-resnet50.html").read_text()
 
 
 @pytest.mark.slow
 def test_an_invalid_further_setting_is_refused_before_the_first_run(cli):
-    done = cli("replay", "beeva-p2-resnet152", "scale=small", "model.freeze=stage9", small=False, expect=2)
+    done = cli("replay", "beeva-p2-resnet50", "scale=small", "model.freeze=stage9", small=False, expect=2)
     assert "model.freeze=stage9" in done.err and not (cli.folder / "sweeps").exists()

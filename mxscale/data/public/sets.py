@@ -35,14 +35,17 @@ class Public(NamedTuple):
         """Return the SHA-256 of each file. The files are needed only if a checksum is not known yet."""
         if data.checksum == "published":
             return {file.name: file.sha256 for file in self.files}
-        files, place = self._files(data), self._place(data)
-        recorded = {file.name: trusted(file, place) for file in files}
-        return recorded if all(recorded.values()) else obtain(files, place)
+        recorded = {file.name: trusted(file, self._place(data)) for file in self.files}
+        return recorded if all(recorded.values()) else self.fetch(data)
+
+    def fetch(self, data: Data) -> Dict[str, str]:
+        """Return the SHA-256 of each file, all of them in data.root and verified. Raises ConfigError."""
+        return obtain(self._files(data), self._place(data))
 
     def read(self, data: Data) -> Tree:
         """Return the set's images, from its files in data.root; fetch the missing files. Raises ConfigError."""
         place = self._place(data)
-        obtain(self._files(data), place)
+        self.fetch(data)
         try:
             return self.tree(place.folder, data, place.where)
         except formats.ERRORS as error:
