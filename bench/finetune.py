@@ -21,12 +21,14 @@ COMMON = ("data=imagefolder", "model=efficientnet_lite0", f"machine.usd_per_hour
 PRETRAINED = ("model.pretrained=imagenet",)
 FEW = ("data.train_per_class=10", "epochs=40", "batch.per_device=10", "validate_every=10")
 HEAD = ("model.freeze=features",)
+ALL, TEN = "all labels", "10 labels per class"
+# (labels, what is trained) -> settings
 VARIANTS = {
-    "all layers": PRETRAINED,
-    "head only": (*PRETRAINED, *HEAD),
-    "10 labels per class, all layers": (*PRETRAINED, *FEW),
-    "10 labels per class, head only": (*PRETRAINED, *FEW, *HEAD),
-    "random weights": ("model.pretrained=null",),
+    (ALL, "all layers"): PRETRAINED,
+    (ALL, "head only"): (*PRETRAINED, *HEAD),
+    (TEN, "all layers"): (*PRETRAINED, *FEW),
+    (TEN, "head only"): (*PRETRAINED, *FEW, *HEAD),
+    (ALL, "random weights"): ("model.pretrained=null",),
 }
 # metric -> unit of the table in that of the metric, form
 METRICS = {"test/top1": (1, "{:.2f} %"), "time/wall_s": (60, "{:.1f} min"), "cost/total_usd": (1, "{:.3f} USD")}
@@ -53,22 +55,26 @@ def spread_of(runs, metric: str) -> dict:
 
 
 def draw(runs: dict, file: Path) -> None:
-    """Draw the validation accuracy of each variant's runs over the epochs."""
+    """Draw the validation accuracy over the epochs, a panel for each number of labels."""
     import matplotlib
 
     from mxscale.records import learning_curves
     from mxscale.rendering import canvas
 
+    colours = dict(zip(dict.fromkeys(trained for _, trained in VARIANTS), canvas.COLOURS))
     with matplotlib.rc_context(canvas.STYLE):
-        figure, on = canvas.axes(9.0, 4.4)
-        for colour, (variant, some) in zip(canvas.COLOURS, runs.items()):
-            for run in some:
-                epochs, top1 = learning_curves.points(run.history(), "val/top1", run.plan().sizes.steps_per_epoch)
-                on.plot(epochs, top1, color=colour, lw=1, label=variant if run is some[0] else None)
-        on.set_xlabel("epoch")
-        on.set_ylabel("validation top-1, %")
-        on.grid()
-        on.legend(fontsize=9)
+        figure, panels = canvas.axes(9.0, 3.6, 2)
+        for on, labels in zip(panels, (ALL, TEN)):
+            for (of, trained), some in runs.items():
+                for run in some if of == labels else ():
+                    epochs, top1 = learning_curves.points(run.history(), "val/top1", run.plan().sizes.steps_per_epoch)
+                    label = trained if run is some[0] else None
+                    on.plot(epochs, top1, "o-", ms=3.5, color=colours[trained], lw=1.5, label=label)
+            on.set_title(labels, fontsize=10)
+            on.set_xlabel("epoch")
+            on.grid()
+            on.legend(fontsize=9)
+        panels[0].set_ylabel("validation top-1, %")
         file.write_bytes(canvas.as_png(figure, learning_curves.DPI))
 
 
@@ -78,19 +84,18 @@ def main() -> None:
         photographs=("", "folder of images by class; required"),
         runs=("runs/bench-finetune", "folder of the runs"),
         seeds=(5, "seeds of each variant"),
-        only=("", "variants to run, separated by commas; without it all"),
+        variants=(len(VARIANTS), "run the first variants only"),
         figure=("", "file of the learning curves; without it none"),
     )
     if not options.photographs:
         sys.exit("--photographs=DIR is required")
-    chosen = options.only.split(",") if options.only else VARIANTS
-    runs, folder = {name: [] for name in chosen}, measure.ROOT / options.runs
+    chosen = list(VARIANTS.items())[: options.variants]
+    runs, folder = {name: [] for name, _ in chosen}, measure.ROOT / options.runs
     for seed in range(1, 2 if options.quick else options.seeds + 1):
-        for number, variant in enumerate(VARIANTS):
-            if variant in runs:
-                settings = (*VARIANTS[variant], f"seed={seed}", *(("max_steps=4",) if options.quick else ()))
-                runs[variant].append(trained(folder, options.photographs, f"variant{number}-seed{seed}", settings))
-    figures = {name: {metric: spread_of(some, metric) for metric in METRICS} for name, some in runs.items()}
+        for number, (name, settings) in enumerate(chosen):
+            settings = (*settings, f"seed={seed}", *(("max_steps=4",) if options.quick else ()))
+            runs[name].append(trained(folder, options.photographs, f"variant{number}-seed{seed}", settings))
+    figures = {", ".join(name): {metric: spread_of(some, metric) for metric in METRICS} for name, some in runs.items()}
     for name, values in figures.items():
         texts = [measure.show(values[metric], form) for metric, (_, form) in METRICS.items()]
         print(f"{name:32} {texts[0]:34} {texts[1]:30} {texts[2]}")

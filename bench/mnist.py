@@ -1,22 +1,27 @@
-"""Training on MNIST with two processes: samples/s of `experiment=aws_mnist` and of Horovod's own example.
+"""Training on MNIST with two processes: `experiment=aws_mnist` beside Horovod's own example.
 
-    python bench/mnist.py --example horovod/examples/mxnet/mxnet_mnist.py [--mnist data/mnist] [--quick] [--pairs 5]
+    python bench/mnist.py --example horovod/examples/mxnet/mxnet_mnist.py [--mnist DIR] [--transport gloo] [--quick]
 
-Both train on MNIST's published files in the folder --mnist, in turn, with the settings of the example. The rate is that
-of batches 100 to 400 of the first epoch, by the time at which each side logs them. The example runs unchanged as
-published (`mpirun -np 2 --bind-to none`); only its download is replaced by these files.
+Both train on MNIST's published files in the folder --mnist, in turn, with the settings of the example, mxscale with the
+seeds 1, 2, ... (the example has no seed). The rate is that of batches 100 to 400 of the first epoch, by the time at
+which each side logs them, the accuracy that of batches 51 to 100, on both ranks. The example runs as published (`mpirun
+-np 2 -bind-to none`), or by `horovodrun --gloo`; only its download is replaced by these files, and its metric also
+prints this accuracy.
 """
 
 import gzip
+import itertools
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import measure
 
@@ -25,12 +30,35 @@ SAMPLES = (LAST - FIRST) * BATCH * RANKS
 # Replaces the download of the example by a copy
 RUN = """
 import runpy, shutil, sys
-import mxnet.test_utils
+import mxnet as mx
+
+class Accuracy(mx.metric.Accuracy):
+    batches = 0
+
+    def update(self, labels, preds):
+        super().update(labels, preds)
+        self.batches += 1
+        if self.batches == 50:
+            self.before = self.sum_metric, self.num_inst
+        if self.batches == 100:
+            right, images = self.sum_metric - self.before[0], self.num_inst - self.before[1]
+            print("batches 51 to 100:", 100 * right / images, flush=True)
+
 example, archive = sys.argv[1:3]
-mxnet.test_utils.download = lambda url, dirname: shutil.copy(archive, dirname + "/mnist.zip")
+mx.metric.Accuracy = Accuracy
+mx.test_utils.download = lambda url, dirname: shutil.copy(archive, dirname + "/mnist.zip")
 sys.argv = [example, "--no-cuda", "--epochs", "1", "--batch-size", "64"]
 runpy.run_path(example, run_name="__main__")
 """
+LAUNCHERS = {
+    "mpi": ("mpirun", "--allow-run-as-root", "-np", RANKS, "--oversubscribe", "-bind-to", "none", "-map-by", "slot"),
+    "gloo": (Path(sys.executable).with_name("horovodrun"), "--gloo", "-np", RANKS),
+}
+
+
+class Result(NamedTuple):
+    samples_per_s: float
+    top1: float  # percent, batches 51 to 100
 
 
 def archive(folder: Path, digits: Path) -> Path:
@@ -42,33 +70,37 @@ def archive(folder: Path, digits: Path) -> Path:
     return path
 
 
-def of_example(example: str, data: Path, threads: str) -> float:
-    """Return samples/s of the example; threads: OMP threads of a process, "" as MXNet chooses."""
-    env = {**os.environ, **({"OMP_NUM_THREADS": threads} if threads else {})}
+def of_example(options, data: Path) -> Result:
+    """Return the result of the example."""
+    env = {**os.environ, **({"OMP_NUM_THREADS": options.threads} if options.threads else {})}
+    command = (*LAUNCHERS[options.transport], sys.executable, "-c", RUN, os.path.abspath(options.example), data)
     with tempfile.TemporaryDirectory() as folder:
-        argv = ["mpirun", "--allow-run-as-root", "-np", str(RANKS), "--oversubscribe", "-bind-to", "none", "-map-by",
-                "slot", sys.executable, "-c", RUN, os.path.abspath(example), str(data)]  # fmt: skip
         process = subprocess.Popen(
-            argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            list(map(str, command)), cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         logged: dict = {}
+        top1 = []
         for line in process.stdout:
             if found := re.search(r"Epoch 0 Batch (\d+)\]", line):
                 logged.setdefault(int(found[1]), []).append(time.perf_counter())
+            if found := re.search(r"batches 51 to 100: (\S+)", line):
+                top1.append(float(found[1]))
         process.wait()
     if LAST not in logged:
-        raise SystemExit(f"{example} ended with status {process.returncode} before batch {LAST}")
-    return SAMPLES / (max(logged[LAST]) - max(logged[FIRST]))
+        raise SystemExit(f"{options.example} ended with status {process.returncode} before batch {LAST}")
+    return Result(SAMPLES / (max(logged[LAST]) - max(logged[FIRST])), statistics.mean(top1))
 
 
-def of_product(digits: Path, folder: Path) -> float:
-    """Return samples/s of the experiment."""
+def of_product(options, digits: Path, seed: int) -> Result:
+    """Return the result of the experiment."""
     made = measure.train("experiment=aws_mnist", "claims=[]", f"data.root={digits}", "data.checksum=first_use",
-                         f"data.cache={folder}/data", f"runs={folder}/runs", "tracking=none", "epochs=1",
-                         f"max_steps={LAST}", "validate_every=1000")  # fmt: skip
-    times = {line["step"]: line["time_ms"] for line in made["run"].history() if "train/loss" in line["metrics"]}
+                         f"data.cache={digits.parent}/data", f"runs={digits.parent}/runs", "tracking=none", "epochs=1",
+                         f"max_steps={LAST}", "validate_every=1000", f"comm.transport={options.transport}",
+                         f"seed={seed}")  # fmt: skip
+    lines = {line["step"]: line for line in made["run"].history() if "train/loss" in line["metrics"]}
     shutil.rmtree(made["run"].path)
-    return SAMPLES / (times[LAST] - times[FIRST]) * 1000
+    seconds = (lines[LAST]["time_ms"] - lines[FIRST]["time_ms"]) / 1000
+    return Result(SAMPLES / seconds, lines[FIRST]["metrics"]["train/top1"])
 
 
 def main() -> None:
@@ -77,6 +109,7 @@ def main() -> None:
         example=("", "path of Horovod's mxnet_mnist.py"),
         mnist=("data/mnist", "folder with MNIST's four idx.gz files"),
         pairs=(5, "pairs of runs"),
+        transport=("mpi", "mpi or gloo"),
         threads=("", "OMP threads of each process of the example; empty: as MXNet chooses"),
     )
     if not os.path.isfile(options.example):
@@ -87,16 +120,22 @@ def main() -> None:
         folder = Path(temporary)
         digits = Path(shutil.copytree(options.mnist, folder / "mnist"))  # where first_use may write checksums
         packed = archive(folder, digits)
+        seeds = itertools.count(1)
         ours, theirs = measure.in_turn(
-            lambda: of_product(digits, folder),
-            lambda: of_example(options.example, packed, options.threads),
+            lambda: of_product(options, digits, next(seeds)),
+            lambda: of_example(options, packed),
             1 if options.quick else options.pairs,
         )
-    ratios = [a / b for a, b in zip(ours, theirs)]
-    print(f"mxscale            {measure.show(measure.spread(ours), '{:,.0f}')} samples/s")
-    print(f"Horovod's example  {measure.show(measure.spread(theirs), '{:,.0f}')} samples/s")
-    print(f"ratio              {measure.show(measure.spread(ratios), '{:.2f}')}")
-    measure.finish({"samples_per_s": ours, "example_samples_per_s": theirs, "ratio": measure.spread(ratios)})
+    figures = {"transport": options.transport}
+    for name, results in (("mxscale", ours), ("Horovod's example", theirs)):
+        figures[name] = {key: measure.spread([getattr(one, key) for one in results]) for key in Result._fields}
+        rate, top1 = (
+            measure.show(figures[name][key], form) for key, form in zip(Result._fields, ("{:,.0f}", "{:.1f}"))
+        )
+        print(f"{name:18} {rate} samples/s, top-1 of batches 51 to 100 {top1} %")
+    figures["ratio"] = measure.spread([a.samples_per_s / b.samples_per_s for a, b in zip(ours, theirs)])
+    print(f"ratio              {measure.show(figures['ratio'], '{:.2f}')}")
+    measure.finish(figures)
 
 
 if __name__ == "__main__":
