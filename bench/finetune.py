@@ -1,4 +1,4 @@
-"""Fine-tuning on a folder of photographs: pretrained against random weights, all layers against the head, few labels.
+"""Fine-tuning on a folder of photographs: pretrained against random weights, all layers against the classifier.
 
     python bench/finetune.py --photographs DIR [--quick]
 
@@ -25,9 +25,9 @@ ALL, TEN = "all labels", "10 labels per class"
 # (labels, what is trained) -> settings
 VARIANTS = {
     (ALL, "all layers"): PRETRAINED,
-    (ALL, "head only"): (*PRETRAINED, *HEAD),
+    (ALL, "classifier only"): (*PRETRAINED, *HEAD),
     (TEN, "all layers"): (*PRETRAINED, *FEW),
-    (TEN, "head only"): (*PRETRAINED, *FEW, *HEAD),
+    (TEN, "classifier only"): (*PRETRAINED, *FEW, *HEAD),
     (ALL, "random weights"): ("model.pretrained=null",),
 }
 # metric -> unit of the table in that of the metric, form

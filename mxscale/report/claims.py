@@ -7,16 +7,18 @@ from mxscale.records import claims
 from mxscale.records.claims import BY_RUNS, MODELLED, REDUCED, SOURCE, STATES, Outcome
 from mxscale.util import csv_tables, text_table
 
-HEADINGS = ("claim", "published", "here", "verdict", "why, needs, command")
+HEADINGS = ("claim", "published", "here", "verdict", "remarks and command")
 ABOUT = """Made by `mxscale report report.action=claims`. *Measured*: by runs under the published conditions. *Measured
 on other hardware*: under those conditions apart from the hardware, which is named. *Reduced scale*: by a scaled-down
-[replay](replays.md) with another network, data and devices. Neither is a reproduction. *Modelled*: by the price tables
-or the planner, with the known error. *Source fact*: a price, or a result of another team, which the work only quotes.
-*Not possible here*: with what it needs. A claim counts once, under its first state.
+[replay](replays.md) with another network, data and devices. These two are no reproductions. *Modelled*: by the price
+tables or the planner, with the known error. *Source fact*: a price, or a result of another team, which the work only
+quotes. *Not possible here*: the last column has what is needed. A claim with several states counts under the one that
+is printed first.
 
 **Verdict.** The published value *agrees* if the values of all runs, or of all rounds of a comparison, are within the
-tolerance, and *disagrees* if none is. Otherwise, and with fewer than three values, the result is *inconclusive*. A
-model has one value, which says less. The works print no spread: the tolerances are ours."""
+tolerance, and *disagrees* if none is. Otherwise, and with fewer than three values, the result is *inconclusive*. The
+verdict on a modelled value ignores the error of the model, which is often larger than the tolerance. Where a work
+prints no range, the tolerance is ours."""
 COLUMNS = ("id", "state", "values", "hardware", "date", "command", "note")  # of tables/measured_claims.csv
 
 
@@ -31,8 +33,8 @@ def verdicts(outcomes: Sequence[Outcome]) -> str:
     by_runs = [claim.verdict(state) for claim in outcomes for state in claim.figures]
     words = ", ".join(f"{word} {by_runs.count(word)}" for word in claims.VERDICTS)
     models = [claim.verdict(MODELLED) for claim in outcomes if claim.modelled]
-    numbers = len(models) - models.count(None)
-    return f"Verdicts by runs: {words}. Of {numbers} modelled numbers, {models.count(claims.AGREES)} agree"
+    agree, disagree = (models.count(word) for word in (claims.AGREES, claims.DISAGREES))
+    return f"Verdicts by runs: {words}. Of {agree + disagree} modelled numbers with a tolerance, {agree} agree"
 
 
 def verdict(claim: Outcome, of: str) -> str:
@@ -72,7 +74,7 @@ def values(claim: Outcome, numbers: Optional[Mapping[str, int]] = None) -> Dict[
     """Return all values of a claim here in words, by state; numbers: those of the models' errors."""
     found = {of: by_runs(claim, of) for of in BY_RUNS if of in claim.figures}
     if claim.modelled:
-        error = f"error {numbers[claim.modelled.error]}" if numbers else claim.modelled.error
+        error = f"note {numbers[claim.modelled.error]}" if numbers else claim.modelled.error
         found[MODELLED] = f"{claim.modelled.text} ({error})"
     return found if claim.state in found else {claim.state: "", **found}
 
@@ -96,7 +98,7 @@ def in_markdown(outcomes: Sequence[Outcome]) -> str:
         table = text_table.markdown(HEADINGS, rows, left=len(HEADINGS), padded=False).rstrip()
         parts += [f"## {work}", "\n".join(f"- {source}" for source in cited), table]
     listed = "\n".join(f"{number}. {error}" for error, number in numbers.items())
-    return "\n\n".join([*parts, "## Errors of the models", listed]) + "\n"
+    return "\n\n".join([*parts, "## Notes: errors of the models", listed]) + "\n"
 
 
 def _table_row(claim: Outcome, numbers: Mapping[str, int]) -> List[str]:
@@ -108,7 +110,9 @@ def _table_row(claim: Outcome, numbers: Mapping[str, int]) -> List[str]:
     lines += [f"runs {' '.join(figure.runs)}" for figure in figures.values() if figure.runs]
     lines += [f"run {run} has its tag, but under other conditions: {why}" for run, why in claim.other]
     judged = {of: verdict(claim, of) for of in found}
-    words = [f"{of}: {word}" if of in BY_RUNS[1:] and len(figures) > 1 else word for of, word in judged.items()]
+    words = dict.fromkeys(
+        f"{of}: {word}" if of in BY_RUNS[1:] and len(figures) > 1 else word for of, word in judged.items()
+    )
     needs = "" if claim.state == claims.MEASURED else f"{'needs ' * (claim.state != SOURCE)}{row['needs']}"
     replayed = f"mxscale replay {row['replay']} scale=small" if REDUCED in figures else ""
     commands = dict.fromkeys([*(figure.command for figure in figures.values()), row["command"], replayed])
