@@ -5,8 +5,8 @@
 DIR has a folder of images for each class, such as Dataset of ardamavi/Sign-Language-Digits-Dataset. Each variant runs
 `mxscale finetune data=imagefolder data.root=DIR model=efficientnet_lite0 model.pretrained=imagenet` with its settings
 and the seeds 1, 2, ..., in turn; a seed chooses the new head's weights and the order, the split is the same. The same
-command continues: finished runs in `--runs` count. Prints test top-1, minutes and USD of each variant, and draws the
-validation accuracy over the epochs.
+command continues: finished runs in `--runs` count, so other photographs need another folder. Prints test top-1, minutes
+and USD of each variant, and draws the validation accuracy over the epochs.
 """
 
 import sys
@@ -37,7 +37,7 @@ METRICS = {"test/top1": (1, "{:.2f} %"), "time/wall_s": (60, "{:.1f} min"), "cos
 def finished(runs: Path, name: str):
     """Return the newest finished run of a name; None without one."""
     found = [RunDir(path) for path in sorted(runs.glob(f"finetune/*_{name}"))]
-    return next((run for run in reversed(found) if run.read("status.json").get("state") == FINISHED), None)
+    return next((run for run in reversed(found) if (run.read("status.json") or {}).get("state") == FINISHED), None)
 
 
 def trained(runs: Path, photographs: str, name: str, settings) -> RunDir:
@@ -61,15 +61,15 @@ def draw(runs: dict, file: Path) -> None:
     from mxscale.records import learning_curves
     from mxscale.rendering import canvas
 
-    colours = dict(zip(dict.fromkeys(trained for _, trained in VARIANTS), canvas.COLOURS))
+    colours = dict(zip(dict.fromkeys(part for _, part in VARIANTS), canvas.COLOURS))
     with matplotlib.rc_context(canvas.STYLE):
         figure, panels = canvas.axes(9.0, 3.6, 2)
         for on, labels in zip(panels, (ALL, TEN)):
-            for (of, trained), some in runs.items():
+            for (of, part), some in runs.items():
                 for run in some if of == labels else ():
                     epochs, top1 = learning_curves.points(run.history(), "val/top1", run.plan().sizes.steps_per_epoch)
-                    label = trained if run is some[0] else None
-                    on.plot(epochs, top1, "o-", ms=3.5, color=colours[trained], lw=1.5, label=label)
+                    label = part if run is some[0] else None
+                    on.plot(epochs, top1, "o-", ms=3.5, color=colours[part], lw=1.5, label=label)
             on.set_title(labels, fontsize=10)
             on.set_xlabel("epoch")
             on.grid()
@@ -94,7 +94,9 @@ def main() -> None:
     for seed in range(1, 2 if options.quick else options.seeds + 1):
         for number, (name, settings) in enumerate(chosen):
             settings = (*settings, f"seed={seed}", *(("max_steps=4",) if options.quick else ()))
-            runs[name].append(trained(folder, options.photographs, f"variant{number}-seed{seed}", settings))
+            runs[name].append(
+                trained(folder, options.photographs, f"{'quick-' * options.quick}variant{number}-seed{seed}", settings)
+            )
     figures = {", ".join(name): {metric: spread_of(some, metric) for metric in METRICS} for name, some in runs.items()}
     for name, values in figures.items():
         texts = [measure.show(values[metric], form) for metric, (_, form) in METRICS.items()]

@@ -8,7 +8,7 @@ measurement needs, and its command. These columns say how runs decide it:
   accuracies, and where the machine is unnamed, which no run meets. Elsewhere the GPU and the number of devices are part
   of `settings`: a time, rate or efficiency on others says nothing about the claim.
 - `how`: a calculation, a metric and kinds of runs, such as `slower throughput/median comm.backend=nccl
-  comm.backend=device`, paired in order of their start; without kinds each run has a value.
+  comm.backend=device`, paired by machine, batch and seed; without kinds each run has a value.
 - `reduced`: the same with names of trials of a small replay in place of kinds, paired by seed. `same` are the values
   that agree with the published result, `figure` is the value in words.
 - `why`: what differs from the published conditions, and the cause of a disagreement, if it is known.
@@ -59,6 +59,16 @@ CALCULATIONS = {
     "growth": lambda a, b, c, d: slower(c, d) - slower(a, b),
     SPREAD: lambda *values: max(values) - min(values),
 }
+
+
+def calculated(way: str, values: Sequence[float]) -> Optional[float]:
+    """Return a calculation's result; None if it divides by 0, such as by the cost of a free machine."""
+    try:
+        return CALCULATIONS[way](*values)
+    except ZeroDivisionError:
+        return None
+
+
 BOUNDS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
 
 
@@ -68,13 +78,17 @@ def holds(bounds: str, value: float) -> bool:
 
 
 def verdict(bounds: str, values: Sequence[float], least: int = 3) -> Optional[str]:
-    """Return AGREES if all values are within the bounds, DISAGREES if none is, else INCONCLUSIVE; None if no bounds."""
-    inside = [holds(bounds, value) for value in values]
+    """Return the verdict by the interval of the values; None without bounds.
+
+    AGREES if all are within the bounds, DISAGREES if all are on the same side of them, INCONCLUSIVE otherwise, and for
+    fewer values than `least`.
+    """
     if not bounds:
         return None
-    if len(values) < least or any(inside) != all(inside):
-        return INCONCLUSIVE
-    return AGREES if all(inside) else DISAGREES
+    if len(values) >= least and all(holds(bounds, value) for value in values):
+        return AGREES
+    beyond = any(not any(holds(bound, value) for value in values) for bound in bounds.split())
+    return DISAGREES if len(values) >= least and beyond else INCONCLUSIVE
 
 
 @dataclass(frozen=True)
@@ -144,22 +158,22 @@ def outcomes(
     runs: Sequence[Recorded],
     models: Mapping[str, Modelled],
     trials: Mapping[str, Mapping[str, Sequence[Recorded]]],
-    replay: Optional[str] = None,
+    recorded: Optional[Mapping[str, Mapping[str, Figure]]] = None,
 ) -> List[Outcome]:
-    """Return the outcome of every claim, in the order of the table; runs replace this project's own results.
+    """Return the outcome of every claim, in the order of the table.
 
     Args:
         runs: Those that may measure a claim.
         models: By id.
         trials: Runs of small replays, as small_trials returns them.
-        replay: Whose claims; all by default.
+        recorded: Results that runs replace, as `committed` returns them; none by default.
     """
-    found, own = [], committed()
+    found = []
     for name, row in known().items():
         figures, other = measured(row, runs)
-        figures = {**own.get(name, {}), **figures, **reduced(row, trials)}
+        figures = {**(recorded or {}).get(name, {}), **figures, **reduced(row, trials)}
         found.append(Outcome(row, figures, models.get(name), other))
-    return [one for one in found if replay in (None, one.row["replay"])]
+    return found
 
 
 def committed() -> Dict[str, Dict[str, Figure]]:
@@ -204,24 +218,37 @@ def _by_conditions(how: str, runs: Sequence[Recorded]) -> Optional[Figure]:
     if how in ("", SOURCE_FACT):
         return None
     way, metric, *kinds = how.split()
-    runs = [run for run in runs if is_known(run.metrics.get(metric))]
-    groups = [[run for run in runs if not _unmet(run, kind.split("+"))] for kind in kinds] or [runs]
     if way == SPREAD:  # over the cases, of which one has none
-        cases = [(run.devices, run.param("batch.per_device"), run.param("optimizer.lr")) for run in runs]
-        groups = [[run for run, of in zip(runs, cases) if of == case] for case in dict.fromkeys(cases)]
-        groups = groups if len(groups) > 1 else []
-    return _figure(way, metric, groups)
+        cases: Dict[tuple, List[Recorded]] = {}
+        for run in runs:
+            cases.setdefault((run.devices, run.param("batch.per_device"), run.param("optimizer.lr")), []).append(run)
+        return _figure(way, metric, list(cases.values()) if len(cases) > 1 else [], ())
+    groups = [[run for run in runs if not _unmet(run, kind.split("+"))] for kind in kinds] or [runs]
+    return _figure(way, metric, groups, ("batch.per_device",))
 
 
-def _figure(way: str, metric: str, groups: Sequence[Sequence[Recorded]]) -> Optional[Figure]:
-    """Return the figure of paired runs, a group for each argument of the calculation; None without a pair."""
-    rounds = list(zip(*groups))
-    if not rounds:
-        return None
-    values = [CALCULATIONS[way](*(run.metrics[metric] for run in each)) for each in rounds]
-    runs = [run for each in rounds for run in each]
-    date = datetime.fromtimestamp((by_start(runs)[-1].started_ms or 0) / 1000, timezone.utc).date().isoformat()
-    return Figure(values, [run.id for run in runs], hardware(runs), date)
+def _figure(way: str, metric: str, groups: Sequence[Sequence[Recorded]], alike: Sequence[str]) -> Optional[Figure]:
+    """Return the figure of paired runs, a group for each argument of the calculation; None without a pair.
+
+    The runs of a pair have the same seed, machine and settings `alike`.
+    """
+    keyed: List[Dict[tuple, List[Recorded]]] = [{} for _ in groups]
+    for pairs, group in zip(keyed, groups):
+        for run in group:
+            if is_known(run.metrics.get(metric)):
+                key = (run.tags.get("machine"), *(run.param(name) for name in ("seed", *alike)))
+                pairs.setdefault(key, []).append(run)
+    rounds = [each for key in (keyed[0] if keyed else ()) for each in zip(*(pairs.get(key, ()) for pairs in keyed))]
+    results = [(calculated(way, [run.metrics[metric] for run in each]), each) for each in rounds]
+    values = [value for value, _ in results if value is not None]
+    runs = [run for value, each in results if value is not None for run in each]
+    return Figure(values, [run.id for run in runs], hardware(runs), date_of(runs)) if values else None
+
+
+def date_of(runs: Sequence[Recorded]) -> str:
+    """Return the date (UTC) of the newest run, as 2026-11-27; "" if it is unknown."""
+    newest = max((run.started_ms or 0 for run in runs), default=0)
+    return datetime.fromtimestamp(newest / 1000, timezone.utc).date().isoformat() if newest else ""
 
 
 def by_start(runs: Sequence[Recorded]) -> List[Recorded]:
@@ -279,15 +306,18 @@ def _facts(run: Recorded) -> Dict[str, str]:
 
 
 def small_trials(runs: Sequence[Recorded]) -> Dict[str, Dict[str, List[Recorded]]]:
-    """Return the runs of small replays, the newest finished one of each seed: {replay: {trial: runs by seed}}."""
-    newest = {}
+    """Return the runs of the newest sweep of each small replay: {replay: {trial: finished runs by seed}}."""
+    of_replay: Dict[str, List[Recorded]] = {}
     for run in by_start(runs):
         name, _, scale = run.tags.get(TAG, "").partition(" ")
         if scale == SMALL and run.status == FINISHED:
-            newest[name, re.sub(r"-seed\d+$", "", run.tags[TRIAL]), run.param("seed")] = run
+            of_replay.setdefault(name, []).append(run)
     trials: Dict[str, Dict[str, List[Recorded]]] = {}
-    for name, trial, seed in sorted(newest, key=lambda key: sort_key(key[2])):
-        trials.setdefault(name, {}).setdefault(trial, []).append(newest[name, trial, seed])
+    for name, found in of_replay.items():
+        newest = [run for run in found if run.tags.get("sweep") == found[-1].tags.get("sweep")]
+        rounds = {(re.sub(r"-seed\d+$", "", run.tags[TRIAL]), run.param("seed")): run for run in newest}
+        for trial, seed in sorted(rounds, key=lambda key: sort_key(key[1])):
+            trials.setdefault(name, {}).setdefault(trial, []).append(rounds[trial, seed])
     return trials
 
 
@@ -297,8 +327,5 @@ def reduced(row: Mapping[str, str], trials: Mapping[str, Mapping[str, Sequence[R
         return {}
     way, metric, *names = row["reduced"].split()
     runs = trials.get(row["replay"], {})
-    seeds = [{run.param("seed"): run for run in runs.get(name, ()) if is_known(run.metrics.get(metric))}
-             for name in names]  # fmt: skip
-    shared = [seed for seed in seeds[0] if all(seed in each for each in seeds)]
-    figure = _figure(way, metric, [[each[seed] for seed in shared] for each in seeds])
+    figure = _figure(way, metric, [runs.get(name, ()) for name in names], ())
     return {REDUCED: figure} if figure else {}

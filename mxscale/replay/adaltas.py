@@ -29,7 +29,7 @@ def small_trial(name: str, ranks: int, *overrides: str) -> Trial:
 
 
 GAP = Replay(
-    "adaltas-gap", "Adaltas 2019", "synthetic against real data by number of devices", "devices",
+    "adaltas-gap", "Adaltas 2019", "synthetic against real data by number of devices",
     (Panel("throughput/median", "slower", Reference("synthetic data", SYNTHETIC), "slower than synthetic data, %"),),
     full=Grid(
         (

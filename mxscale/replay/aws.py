@@ -7,7 +7,7 @@ from mxscale.replay.entry import Grid, Panel, Reference, Replay, Trial, devices,
 
 WORK = "AWS 2019"
 MNIST = Replay(
-    "aws-mnist", WORK, "MNIST on two processes of one machine", "",
+    "aws-mnist", WORK, "MNIST on two processes of one machine",
     (Panel("throughput/median", "half", label="samples/s of one rank"), Panel("train/top1")),
     full=Grid((Trial("mnist", "two processes", "batches 50 to 100", ("max_steps=100",), needs=("mpi",)),
                Trial("speed", "two processes", "epoch 1", ("epochs=1",), needs=("mpi",))),
@@ -47,7 +47,6 @@ def small_trial(name: str, series: str, ranks: int, *overrides: str, slow_hosts:
 
 SCALING = Replay(
     "aws-scaling", WORK, "ResNet-50 on ImageNet, Horovod against parameter servers: images/s, efficiency, cost",
-    "devices",
     (relative("throughput/median", HOROVOD), Panel("scaling/efficiency"), relative("cost/total_eur", HOROVOD)),
     full=Grid(
         tuple(

@@ -57,7 +57,7 @@ def full_trial(name: str, series: str, x: str, gpus: str, batch: int, *overrides
 EXPERIMENT = ("experiment=beeva_caltech256",)
 ONE_PASS = (*EXPERIMENT, "epochs=1")
 RESNET152 = Replay(
-    "beeva-p2-resnet152", WORK, "ResNet-152 on Caltech-256, one epoch: speed, efficiency, accuracy", "devices",
+    "beeva-p2-resnet152", WORK, "ResNet-152 on Caltech-256, one epoch: speed, efficiency, accuracy",
     (SPEED, Panel("scaling/efficiency"), ONE_EPOCH),
     full=Grid(
         tuple(
@@ -83,7 +83,7 @@ def slice_of_p3(threads: int) -> tuple:
 FEW = "data.train_per_class=1000"  # so that the first epoch leaves room for five more
 SIX = Reference("six epochs", published="6 epochs", here="6 epochs")
 SIX_EPOCHS = Replay(
-    "beeva-p2-six-epochs", WORK, "six epochs of ResNet-152 on Caltech-256: accuracy, minutes, euros", "",
+    "beeva-p2-six-epochs", WORK, "six epochs of ResNet-152 on Caltech-256: accuracy, minutes, euros",
     (ONE_EPOCH, relative("time/wall_s", SIX), relative("cost/total_eur", SIX)),
     full=Grid((full_trial("8x16", "ResNet-152", "6 epochs", "K80:8", 16),), EXPERIMENT),
     small=analogue(
@@ -97,7 +97,7 @@ SIX_EPOCHS = Replay(
 # A network with batch normalisation, which needs too long for MNIST
 DIGITS = replace(PRETRAINING, overrides=("data=digits", "epochs=6", "launch.ranks=1"), needs=())
 RESNET50 = Replay(
-    "beeva-p2-resnet50", WORK, "ResNet-50 on Caltech-256: speed, efficiency, accuracy after six epochs", "devices",
+    "beeva-p2-resnet50", WORK, "ResNet-50 on Caltech-256: speed, efficiency, accuracy after six epochs",
     (SPEED, Panel("scaling/efficiency"), ONE_EPOCH),
     full=Grid(
         tuple(full_trial(f"{n}x32", "ResNet-50", f"{n} GPU", f"K80:{n}", 32, *R50, needs=R50_FILES) for n in (1, 8)),
@@ -119,7 +119,7 @@ RESNET50 = Replay(
 SLOW, FAST = "P2 (here: 1 thread)", "P3 (here: 2 threads)"
 P2 = Reference("a slow device, batch 32", SLOW, published="1 GPU, batch 32", here="batch 32")
 P3 = Replay(
-    "beeva-p3", WORK, "P2 against P3, one epoch of ResNet-152: images/s and euros", "",
+    "beeva-p3", WORK, "P2 against P3, one epoch of ResNet-152: images/s and euros",
     (relative("throughput/median", P2), relative("cost/total_eur", P2)),
     full=Grid(
         (
@@ -152,7 +152,7 @@ STEPS = "max_steps=150"  # of replays that compare rates
 FULL_BUILDS = {"pip": "cu90", "source": "source", "NGC": "ngc"}
 SMALL_BUILDS = {"pip": ("build:wheel",), "source": ("build:source",), "NGC": ("build:ngc", "gpus::1")}
 BUILDS = Replay(
-    "beeva-builds", WORK, "MXNet of pip, from source, and of NGC: ResNet-152 on 4 V100", "",
+    "beeva-builds", WORK, "MXNet of pip, from source, and of NGC: ResNet-152 on 4 V100",
     (relative("throughput/median", Reference("the build of pip", "pip")),),
     full=Grid(
         tuple(
@@ -174,7 +174,7 @@ BUILDS = Replay(
 # name -> comm, what it needs at reduced scale
 KVSTORES = {"local": ("kvstore_local", ()), "device": ("device", ()), "nccl": ("nccl", ("gpus::2",))}
 KVSTORE = Replay(
-    "beeva-kvstore", WORK, "kvstore local, device and nccl: ResNet-152 on 4 V100", "",
+    "beeva-kvstore", WORK, "kvstore local, device and nccl: ResNet-152 on 4 V100",
     (relative("throughput/median", Reference("kvstore device", "device")), ONE_EPOCH),
     full=Grid(
         tuple(

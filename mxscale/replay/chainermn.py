@@ -39,7 +39,7 @@ FULL_PARTS = {
 
 
 LARGE_BATCH = Replay(
-    "chainermn-large-batch", WORK, "the recipe for extremely large batches, switched on part by part", "",
+    "chainermn-large-batch", WORK, "the recipe for extremely large batches, switched on part by part",
     (Panel("val/top1"),),
     full=Grid(
         tuple(Trial(slug(name), "ResNet-50", name, settings, needs=("gpus:P100:8", *FILES), nodes=128)
@@ -54,7 +54,7 @@ LARGE_BATCH = Replay(
 )  # fmt: skip
 
 IN15 = Replay(
-    "chainermn-in15", WORK, "90 epochs of ResNet-50 on ImageNet by several teams", "",
+    "chainermn-in15", WORK, "90 epochs of ResNet-50 on ImageNet by several teams",
     (relative("time/wall_s", Reference("the slowest", published="He et al.: 8 P100", here="1 device")),
      Panel("val/top1")),
     full=Grid(
@@ -78,7 +78,7 @@ EXCHANGES = {
     "double buffering, fp16": ("comm.double_buffering=true", "comm.compression=fp16"),
 }
 DOUBLE_BUFFERING = Replay(
-    "chainermn-double-buffering", WORK, "double buffering and fp16 all-reduce over a slow network", "devices",
+    "chainermn-double-buffering", WORK, "double buffering and fp16 all-reduce over a slow network",
     (relative("throughput/median", Reference("after backward", "after backward")),
      Panel("scaling/efficiency"), Panel("val/top1")),
     full=Grid(

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxscale.records.claims import CALCULATIONS
+from mxscale.records.claims import calculated
 
 FULL, SMALL = "full", "small"
 SCALES = (FULL, SMALL)
@@ -32,8 +32,8 @@ class Trial:
         x: Place on the x axis.
         overrides: Settings in Hydra's grammar; {run:NAME} is replaced by the run directory of an earlier trial.
         verb: train or finetune.
-        needs: Requirements: `gpus:NAME:COUNT` (any NAME if empty), `mpi`, `mnist`, `build:NAME` of MXNet, `file:PATH`,
-            and `set:KEY`, a setting that the command line gives.
+        needs: Requirements: `gpus:NAME:COUNT` (any NAME if empty), `mpi`, `input:NAME`, `build:NAME` of MXNet,
+            `file:PATH`, and `set:KEY`, a setting that the command line gives.
         nodes: Number of machines, taken from launch.hosts; None: this machine.
         slow_hosts: Number of hosts with slow links, taken from `slow_hosts` if that is set; else it runs here.
     """
@@ -126,11 +126,11 @@ class Panel:
     def shown(self, value: float, reference: Optional[float]) -> Optional[float]:
         """Return what the panel shows of a metric's value; None if its reference is unknown."""
         values = (value,) if self.reference is None else (value, reference)
-        return None if None in values else CALCULATIONS[self.way or METRICS[self.metric][1]](*values)
+        return None if None in values else calculated(self.way or METRICS[self.metric][1], values)
 
     def absolute(self, value: float) -> Optional[float]:
         """Return the value of a metric in its own unit if the panel shows its ratio to a reference."""
-        return CALCULATIONS[METRICS[self.metric][1]](value) if self.way == RATIO else None
+        return calculated(METRICS[self.metric][1], [value]) if self.way == RATIO else None
 
 
 def relative(metric: str, reference: Reference) -> Panel:
@@ -146,13 +146,11 @@ class Replay:
 
     Attributes:
         shows: The figure or table, as a title.
-        x: What the x axis is.
     """
 
     name: str
     work: str
     shows: str
-    x: str
     panels: Tuple[Panel, ...]
     full: Grid
     small: Grid

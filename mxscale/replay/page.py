@@ -1,6 +1,5 @@
 """The page of a replay: published numbers beside those of runs here in the same form, and the claims."""
 
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Dict, List, Sequence, Tuple
 
@@ -36,7 +35,7 @@ def table(content: Content, panel: Panel) -> List[Tuple[str, str, str, str]]:
 
 
 def described(point: Point) -> str:
-    """Return `median (low to high, n runs)`, and the absolute value of a relative one."""
+    """Return `median (low to high, n = runs)`, and the absolute value of a relative one."""
     text = shown(point.value)
     if point.by == HERE:
         text += f" ({shown(point.low)} to {shown(point.high)}, n = {len(point.source.split())})"
@@ -44,7 +43,7 @@ def described(point: Point) -> str:
 
 
 def shown(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def figures(content: Content) -> List[Drawn]:
@@ -67,10 +66,9 @@ def caption(content: Content, panel: Panel) -> str:
     points, parts = content.of(panel), []
     runs = [run for of_trial in content.runs.values() for run in of_trial]
     if runs and any(point.by == HERE for point in points):
-        date = datetime.fromtimestamp(max(run.started_ms or 0 for run in runs) / 1000, timezone.utc).date()
         rounds = max(len(point.source.split()) for point in points if point.by == HERE)
         bar = f"medians of {rounds} runs with minimum and maximum" if rounds > 1 else "one run each"
-        parts.append(f"Here: {records.hardware(runs)}, {date}; {bar}.")
+        parts.append(f"Here: {records.hardware(runs)}, {records.date_of(runs)}; {bar}.")
     if panel.way == RATIO:
         parts.append(f"Bars of each side: {panel.reference.text} = 1. Labels: {METRICS[panel.metric][0]}.")
     cited = [f"{point.source}{f' ({point.note})' if point.note else ''}" for point in points if point.by == PUBLISHED]

@@ -83,8 +83,8 @@ def measured(panel: Panel, grid: Grid, runs: Runs) -> List[Point]:
     for place, by_seed in rounds.items():
         references = rounds.get(panel.reference.of(*place, HERE), {}) if panel.reference else by_seed
         paired = [(run, references[seed].metrics[panel.metric]) for seed, run in by_seed.items() if seed in references]
-        if paired:
-            values = [panel.shown(run.metrics[panel.metric], reference) for run, reference in paired]
+        values = [panel.shown(run.metrics[panel.metric], reference) for run, reference in paired]
+        if values and None not in values:
             absolute = panel.absolute(statistics.median(run.metrics[panel.metric] for run, _ in paired))
             points.append(Point(panel.name, *place, HERE, statistics.median(values), min(values), max(values), absolute,
                                 " ".join(run.id for run, _ in paired)))  # fmt: skip
@@ -130,7 +130,7 @@ def content(
         points += measured(panel, grid, runs)
     full = [] if scale == SMALL else [run for of_trial in runs.values() for run in of_trial]
     small = {replay.name: runs} if scale == SMALL else {}
-    outcomes = claims.outcomes(full, claims.modelled(), small, replay.name)
+    outcomes = [one for one in claims.outcomes(full, claims.modelled(), small) if one.row["replay"] == replay.name]
     return Content(replay, scale, about, command, points, shown, missing, outcomes, runs)
 
 

@@ -16,14 +16,14 @@ quotes. *Not possible here*: the last column has what is needed. A claim with se
 is printed first.
 
 **Verdict.** The published value *agrees* if the values of all runs, or of all rounds of a comparison, are within the
-tolerance, and *disagrees* if none is. Otherwise, and with fewer than three values, the result is *inconclusive*. The
-verdict on a modelled value ignores the error of the model, which is often larger than the tolerance. Where a work
-prints no range, the tolerance is ours."""
+tolerance, and *disagrees* if all are on the same side of it. Otherwise, and with fewer than three values, the result is
+*inconclusive*. The verdict on a modelled value ignores the error of the model, which is often larger than the
+tolerance. Where a work prints no range, the tolerance is ours."""
 COLUMNS = ("id", "state", "values", "hardware", "date", "command", "note")  # of tables/measured_claims.csv
 
 
 def counts(outcomes: Sequence[Outcome]) -> str:
-    """Return how many claims have each state, such as `44 published claims: 0 measured, 2 measured on ...`."""
+    """Return how many claims have each state, such as `42 published claims: 0 measured, 2 measured on ...`."""
     each = [f"{sum(claim.state == state for claim in outcomes)} {state}{'s' * (state == SOURCE)}" for state in STATES]
     return f"{len(outcomes)} published claims: {', '.join(each)}"
 
@@ -54,7 +54,9 @@ def by_runs(claim: Outcome, of: str) -> str:
     if not figure:
         return ""
     form = (
-        claim.row["figure"] if of == REDUCED else f"{'{:,.0f}' if figure.low >= 1000 else '{:.4g}'} {claim.row['unit']}"
+        claim.row["figure"]
+        if of == REDUCED
+        else f"{'{:,.0f}' if figure.high >= 999.5 else '{:.4g}'} {claim.row['unit']}"
     )
     [number] = re.findall(r"{.*?}", form)
     spread = f"{number} to {number}, ".format(figure.low, figure.high) if len(figure.values) > 1 else ""

@@ -33,7 +33,7 @@ def report(config: Config, request: Report, folder: Path) -> None:
 def report_claims(config: Config, request: Report, folder: Path) -> None:
     """Write the page of published works, and the results that runs of the store add to those of the tables."""
     runs = runs_of_claims(config, request.experiment)
-    outcomes = published.outcomes(runs, published.modelled(), published.small_trials(runs))
+    outcomes = published.outcomes(runs, published.modelled(), published.small_trials(runs), published.committed())
     texts = {"published-works.md": claims.in_markdown(outcomes)}
     if any(figure.runs for claim in outcomes for figure in claim.figures.values()):
         texts["measured_claims.csv"] = claims.measurements(outcomes)

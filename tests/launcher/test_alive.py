@@ -18,7 +18,7 @@ from mxscale.rundir.directory import INTERRUPTED, RunDir
 BUSY = """
 import re, sys
 from mxscale.launcher.alive import kept_alive
-from mxscale.rundir.directory import INTERRUPTED, RunDir
+from mxscale.rundir.directory import RunDir
 with kept_alive(RunDir(sys.argv[1]), every_s=0.1):
     re.match("(a+)+$", "a" * 60 + "b")
 """
@@ -93,7 +93,7 @@ def test_stopped_parent_has_no_heartbeat(run, parent):
 RANK = """
 import pathlib, sys, time
 from mxscale.distributed.heartbeat import end_with_parent
-from mxscale.rundir.directory import INTERRUPTED, RunDir
+from mxscale.rundir.directory import RunDir
 end_with_parent(RunDir(sys.argv[1]), 1, timeout_s=1)
 pathlib.Path(sys.argv[1], "watched").touch()
 time.sleep(60)

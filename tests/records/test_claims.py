@@ -46,7 +46,11 @@ def tagged(*ids, gpu="Tesla K80", status="FINISHED", name="run", metrics=None, *
 
 
 def of(name, *runs, models=None):
-    return next(one for one in claims.outcomes(runs, models or {}, claims.small_trials(runs)) if one.row["id"] == name)
+    return next(
+        one
+        for one in claims.outcomes(runs, models or {}, claims.small_trials(runs), claims.committed())
+        if one.row["id"] == name
+    )
 
 
 def figure_of(name, *runs, state=MEASURED):
@@ -207,6 +211,14 @@ def test_slowdown_is_of_pairs_in_order_of_their_start():
     assert of("kvstore-nccl", runs[0]).state == NEITHER
 
 
+def test_runs_with_other_batches_are_no_pair():
+    common = {"launch__ranks": 4, "epochs": 1, "gpu": "Tesla V100"}
+    runs = [tagged("kvstore-nccl", name=f"{comm}{batch}", comm__backend=comm, batch__per_device=batch,
+                   metrics={"throughput/median": rate}, **common)
+            for comm, batch, rate in (("device", 16, 410.0), ("nccl", 32, 505.0))]  # fmt: skip
+    assert of("kvstore-nccl", *runs).state == NEITHER
+
+
 def test_values_are_in_the_unit_of_the_claim():
     one_epoch = {"epochs": 1, "steps/total": 120}
     efficiency = tagged("finetune-eff-r152", metrics={"scaling/efficiency": 0.955}, **one_epoch)
@@ -242,6 +254,7 @@ def test_tolerance_has_its_bounds(agrees, value, within):
         ([83.0, 83.2, 83.4], AGREES),
         ([82.9, 83.2, 83.4], INCONCLUSIVE),
         ([82.0, 82.5, 82.9], DISAGREES),
+        ([82.0, 83.9, 84.0], INCONCLUSIVE),
         ([83.2, 83.2], INCONCLUSIVE),
         ([60.0], INCONCLUSIVE),
     ],
@@ -294,7 +307,7 @@ def test_own_runs_replace_a_committed_result(results):
 
 def test_results_are_written_as_they_are_read(results):
     results(COMMITTED)
-    written = shown.measurements(claims.outcomes([], {}, {}))
+    written = shown.measurements(claims.outcomes([], {}, {}, claims.committed()))
     assert sorted(written.splitlines()[1:]) == sorted(COMMITTED.splitlines())
 
 
@@ -338,7 +351,7 @@ def test_claims_of_other_frameworks_are_not_measured():
 
 
 def test_claims_without_runs_list_their_requirements():
-    found = claims.outcomes([], claims.modelled(), {})
+    found = claims.outcomes([], claims.modelled(), {}, claims.committed())
     assert [one.row["id"] for one in found] == IDS
     assert not any(one.state == MEASURED for one in found)
     text, page = shown.in_text(found), shown.in_markdown(found)
@@ -412,14 +425,14 @@ def test_only_the_published_settings_count_as_a_measurement(name):
 def test_pages_have_the_counts_and_results_of_the_tables(monkeypatch):
     """Regenerate with: mxscale report report.action=claims report.output=docs runs=NEW_FOLDER"""
     monkeypatch.undo()
-    found = claims.outcomes([], claims.modelled(), {})
+    found = claims.outcomes([], claims.modelled(), {}, claims.committed())
     assert (ROOT / "docs" / "published-works.md").read_text() == shown.in_markdown(found)
     readme = " ".join((ROOT / "README.md").read_text().replace("\n>", " ").split())
     assert f"{shown.counts(found)} ([results](docs/published-works.md))." in readme
 
 
 def test_every_work_is_cited_with_its_address():
-    page = shown.in_markdown(claims.outcomes([], {}, {}))
+    page = shown.in_markdown(claims.outcomes([], {}, {}, claims.committed()))
     readme = (ROOT / "README.md").read_text()
     for row in csv_tables.read("published_works"):
         assert f"[{row['title']}]({row['address']})" in page

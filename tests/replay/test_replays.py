@@ -177,6 +177,19 @@ def test_rounds_are_paired_by_their_seed():
     assert found.verdict(claims.REDUCED) == claims.INCONCLUSIVE
 
 
+def test_only_the_newest_sweep_of_a_replay_counts():
+    old, new = (run(name, throughput__median=rate) for name, rate in (("horovod-2", 100.0), ("1-server-2", 60.0)))
+    old.tags["sweep"], new.tags["sweep"] = "first", "second"
+    new = dataclasses.replace(new, started_ms=old.started_ms + 1)
+    assert claims.small_trials([new, old]) == {"aws-scaling": {"1-server-2": [new]}}
+
+
+def test_a_free_machine_has_no_relative_cost():
+    panel = next(one for one in REPLAYS["aws-scaling"].panels if one.metric == "cost/total_eur")
+    runs = {name: [run(name, cost__total_eur=0.0)] for name in RATES}
+    assert results.measured(panel, REPLAYS["aws-scaling"].small, runs) == []
+
+
 def test_a_reduced_figure_never_counts_as_measured(at_small_scale):
     states = {name: one.state for name, one in at_small_scale.items()}
     assert states["ps-1-server"] == claims.REDUCED
@@ -245,7 +258,7 @@ def content():
     for panel in replay.panels:
         points += results.measured(panel, replay.small, runs)
     lacking = next(one for one in planned if one.trial.name == "horovod-1")
-    outcomes = claims.outcomes([], claims.modelled(), {replay.name: runs}, replay.name)
+    outcomes = claims.outcomes([], claims.modelled(), {replay.name: runs})
     return results.Content(replay, SMALL, "digits", "mxscale replay aws-scaling scale=small", points, planned,
                         [(lacking, "not run yet")], outcomes, runs)  # fmt: skip
 
