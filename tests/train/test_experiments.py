@@ -1,8 +1,11 @@
 """Every file under conf/ composes with its entry; every experiment and debug config runs a step."""
 
 import dataclasses
+import os
 import re
 import shlex
+import shutil
+from pathlib import Path
 
 import classic
 import made_sets
@@ -195,3 +198,13 @@ def commands():
 @pytest.mark.parametrize("entry, overrides", sorted(set(commands())), ids=str)
 def test_a_command_in_the_documents_composes(entry, overrides):
     composed(entry, *overrides)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("MNIST" not in os.environ, reason="the variable MNIST names no folder of the published files")
+def test_published_digits_are_learnt_as_measured(cli, tmp_path):
+    for file in Path(os.environ["MNIST"]).glob("*.gz"):
+        shutil.copyfile(file, tmp_path / file.name)  # first_use writes checksums beside the files
+    settings = ["experiment=aws_mnist", "claims=[]", "max_steps=100", "comm.transport=gloo", "tracking=none"]
+    ended = cli("train", *settings, f"data.root={tmp_path}", "data.checksum=first_use", small=False)
+    assert 91 < last(ended.run, "train/top1") < 96  # of batches 51 to 100; docs/published-works.md has five runs
