@@ -32,20 +32,19 @@ RUN = """
 import runpy, shutil, sys
 import mxnet as mx
 
-class Accuracy(mx.metric.Accuracy):
-    batches = 0
+published = mx.metric.Accuracy.update
 
-    def update(self, labels, preds):
-        super().update(labels, preds)
-        self.batches += 1
-        if self.batches == 50:
-            self.before = self.sum_metric, self.num_inst
-        if self.batches == 100:
-            right, images = self.sum_metric - self.before[0], self.num_inst - self.before[1]
-            print("batches 51 to 100:", 100 * right / images, flush=True)
+def update(self, labels, preds):
+    published(self, labels, preds)
+    self.batches = getattr(self, "batches", 0) + 1
+    if self.batches == 50:
+        self.before = self.sum_metric, self.num_inst
+    if self.batches == 100:
+        right, images = self.sum_metric - self.before[0], self.num_inst - self.before[1]
+        print("batches 51 to 100:", 100 * right / images, flush=True)
 
 example, archive = sys.argv[1:3]
-mx.metric.Accuracy = Accuracy
+mx.metric.Accuracy.update = update
 mx.test_utils.download = lambda url, dirname: shutil.copy(archive, dirname + "/mnist.zip")
 sys.argv = [example, "--no-cuda", "--epochs", "1", "--batch-size", "64"]
 runpy.run_path(example, run_name="__main__")
