@@ -9,7 +9,7 @@ from repository import PAGES, ROOT, name_of
 import mxscale
 
 DOCS = [page for page in PAGES if page.is_relative_to(ROOT / "docs")]
-LIMITS = {"README.md": 900, "docs/benchmarks.md": 2500, "docs/published-works.md": 3000, "CHANGELOG.md": 2000}  # words
+LIMITS = {"README.md": 900, "docs/benchmarks.md": 2500, "docs/published-works.md": 3300, "CHANGELOG.md": 2000}  # words
 
 
 def words(pages) -> int:
