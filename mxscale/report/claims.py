@@ -58,7 +58,7 @@ def by_runs(claim: Outcome, of: str) -> str:
         if of == REDUCED
         else f"{'{:,.0f}' if figure.high >= 999.5 else '{:.4g}'} {claim.row['unit']}"
     )
-    [number] = re.findall(r"{.*?}", form)
+    [number] = re.findall("{[^{}]*}", form)
     spread = f"{number} to {number}, ".format(figure.low, figure.high) if len(figure.values) > 1 else ""
     value = f"{form.format(figure.median).rstrip()} ({spread}n = {len(figure.values)})"
     expected = f"agrees if {tolerance(claim.row['same'])}" if of == REDUCED else ""
