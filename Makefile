@@ -60,7 +60,8 @@ bench: .venv/run.stamp  ## run every benchmark; with QUICK=1 each takes at most 
 
 # Measurements are read, never repeated. EXCHANGE: readings of `bench/exchange.py --save FILE.json`; REPLAY: `output` of
 # `mxscale replay aws-scaling scale=small` with slow_hosts (docs/replays.md); REPORT: `report.output` of the command in
-# docs/report.md; UI: address of a run's page of `make ui`. cifar10.png is the run's own learning-curves.png
+# docs/report.md; UI: address of a run's page of `make ui`. cifar10.png is the run's own learning-curves.png, finetune.png
+# that of `bench/finetune.py --photographs DIR --figure FILE`, which keeps its finished runs
 COMMA := ,
 SCREENSHOT := chromium --headless --no-sandbox --hide-scrollbars --screenshot=
 PLAN := machine.instance=p3.16xlarge 'plan.nodes=[1,2,4,8]' 'plan.comm=[horovod,parameter_server]' \

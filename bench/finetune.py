@@ -42,11 +42,8 @@ def finished(runs: Path, name: str):
 
 def trained(runs: Path, photographs: str, name: str, settings) -> RunDir:
     """Return the finished run of a name, trained now if there is none."""
-    run = finished(runs, name)
-    if run is None:
-        measure.train(*COMMON, *settings, f"data.root={photographs}", f"name={name}", f"runs={runs}", entry="finetune")
-        run = finished(runs, name)
-    return run
+    place = (f"data.root={photographs}", f"name={name}", f"runs={runs}")
+    return finished(runs, name) or measure.train(*COMMON, *settings, *place, entry="finetune")["run"]
 
 
 def spread_of(runs, metric: str) -> dict:
@@ -94,9 +91,8 @@ def main() -> None:
     for seed in range(1, 2 if options.quick else options.seeds + 1):
         for number, (name, settings) in enumerate(chosen):
             settings = (*settings, f"seed={seed}", *(("max_steps=4",) if options.quick else ()))
-            runs[name].append(
-                trained(folder, options.photographs, f"{'quick-' * options.quick}variant{number}-seed{seed}", settings)
-            )
+            of_run = f"{'quick-' * options.quick}variant{number}-seed{seed}"
+            runs[name].append(trained(folder, options.photographs, of_run, settings))
     figures = {", ".join(name): {metric: spread_of(some, metric) for metric in METRICS} for name, some in runs.items()}
     for name, values in figures.items():
         texts = [measure.show(values[metric], form) for metric, (_, form) in METRICS.items()]

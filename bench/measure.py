@@ -48,9 +48,8 @@ def pyplot():
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it reports every font of STYLE that is not installed
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
-    from cycler import cycler
 
-    plt.rcParams.update({**canvas.STYLE, "axes.prop_cycle": cycler(color=canvas.COLOURS)})
+    plt.rcParams.update(canvas.STYLE)
     return plt
 
 

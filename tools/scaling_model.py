@@ -178,21 +178,13 @@ def draw(found: Dict, path: str) -> None:
 
 
 def _efficiencies(axes, found: Dict) -> None:
-    markers, colours = "os^Dv<>pPX*hd", canvas.COLOURS
+    markers = "os^Dv<>pPX*hd"
     for index, source in enumerate(found["sources"]):
         rows = [row for row in found["rows"] if row["source"] == source]
         measured = [100 * row["img_per_s"] / row["linear"] for row in rows]
         predicted = [100 * row["predicted"] / row["linear"] for row in rows]
         marker = markers[index % len(markers)]
-        axes.plot(
-            measured,
-            predicted,
-            marker,
-            ms=5,
-            alpha=0.75,
-            color=colours[index % len(colours)],
-            label=f"{source} ({len(rows)})",
-        )
+        axes.plot(measured, predicted, marker, ms=5, alpha=0.75, label=f"{source} ({len(rows)})")
     low = min(100 * min(row["img_per_s"], row["predicted"]) / row["linear"] for row in found["rows"])
     ends = [max(low - 5, 0), 105]
     axes.plot(ends, ends, color=canvas.GREY, lw=1)

@@ -27,6 +27,7 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
+    "axes.prop_cycle": f"cycler('color', {COLOURS})",
     "xtick.color": INK,
     "ytick.color": INK,
     "grid.color": INK,

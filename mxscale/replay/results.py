@@ -97,12 +97,12 @@ def finished(sweep: Optional[SweepDirectory]) -> Dict[str, TrialRecord]:
     return {one.name: one for one in records if one.state == FINISHED and one.run and RunDir(one.run).exists}
 
 
-def runs_of(sweep: Optional[SweepDirectory], planned: Sequence[Planned]) -> Runs:
-    """Return the finished runs by the names of their trials; the id is the name of the run directory."""
-    records, runs = finished(sweep), {}
+def runs_of(done: Mapping[str, TrialRecord], planned: Sequence[Planned]) -> Runs:
+    """Return the runs that `finished` returned by the names of their trials; the id is the run directory's name."""
+    runs: Runs = {}
     for one in planned:
-        if one.name in records:
-            run = RunDir(records[one.name].run)
+        if one.name in done:
+            run = RunDir(done[one.name].run)
             found = replace(history.of_directory(run), id=run.path.name, name=one.name)
             runs.setdefault(one.trial.name, []).append(found)
     return runs
@@ -113,14 +113,13 @@ def content(
 ) -> Content:
     """Return what the page of a replay shows, from the records of its sweep."""
     grid = replay.grid(scale)
-    planned = grid.planned(seeds)
-    runs, shown = runs_of(sweep, planned), [one for one in planned if one.trial.series is not None]
+    planned, done = grid.planned(seeds), finished(sweep)
+    runs, shown = runs_of(done, planned), [one for one in planned if one.trial.series is not None]
     about = grid.about
     if any(trial.slow_hosts for trial in grid.trials):
         about += "; two workers and their servers are on "
         about += "slow_hosts" if here.slow_hosts else "this machine without slow links, since slow_hosts is not set"
-    records, done = {record.name: record for record in (sweep.trials() if sweep else [])}, finished(sweep)
-    missing = []
+    records, missing = {record.name: record for record in (sweep.trials() if sweep else [])}, []
     for one in shown:
         if one.name not in done:
             needs = availability.missing(one.trial, here)
