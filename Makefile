@@ -27,7 +27,7 @@ test-slow: .venv/dev.stamp  ## run the tests that train and kill real runs
 	@$(PY) -m pytest -n auto --dist loadfile -m "slow and not docker" --durations=25 $(if $(COVERAGE),--cov --cov-append)
 
 test-docker: .venv/dev.stamp  ## run the tests of images, Compose and a cluster; requires a Docker engine
-	@$(PY) -m pytest -n 2 --dist loadfile -m docker --durations=10 tests/images
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m docker --durations=10 tests/images
 
 test-all: test test-slow test-docker  ## run all tests
 
