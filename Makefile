@@ -58,22 +58,21 @@ lint: .venv/dev.stamp  ## check code, architecture and spelling: ruff, tools/str
 bench: .venv/run.stamp  ## run every benchmark; with QUICK=1 each takes at most a minute
 	@set -e; for bench in $(filter-out $(addprefix bench/,finetune.py im2rec_page.py loop.py measure.py mnist.py ranks.py stock.py watched.py),$(wildcard bench/*.py)); do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done
 
-# Measurements are read, never repeated. EXCHANGE: readings of `bench/exchange.py --save FILE.json`; REPLAY: `output` of
-# `mxscale replay aws-scaling scale=small` with slow_hosts (docs/replays.md); REPORT: `report.output` of the command in
-# docs/report.md; UI: address of a run's page of `make ui`. cifar10.png is the run's own learning-curves.png, finetune.png
-# that of `bench/finetune.py --photographs DIR --figure FILE`, which keeps its finished runs
+# Measurements are read, never repeated. REPLAY: `output` of `mxscale replay aws-scaling scale=small` with slow_hosts
+# (docs/replays.md); REPORT: `report.output` of the command in docs/report.md; UI: address of a run's page of `make ui`.
+# cifar10.png is the run's own learning-curves.png, finetune.png that of `bench/finetune.py --photographs DIR --figure
+# FILE`, which keeps its finished runs
 COMMA := ,
 SCREENSHOT := chromium --headless --no-sandbox --hide-scrollbars --screenshot=
 PLAN := machine.instance=p3.16xlarge 'plan.nodes=[1,2,4,8]' 'plan.comm=[horovod,parameter_server]' \
   'plan.servers=[0,1,1x]' plan.batch=128 plan.epochs=90 plan.deadline_hours=3
-figures: .venv/run.stamp  ## draw docs/figures; recorded ones only with EXCHANGE=FILE.json, REPORT=DIR, REPLAY=DIR, UI=ADDRESS
+figures: .venv/run.stamp  ## draw docs/figures; recorded ones only with REPORT=DIR, REPLAY=DIR, UI=ADDRESS
 	@$(PY) tools/plan_figure.py docs/figures/plan.png $(PLAN)
 	@$(PY) tools/scaling_model.py docs/figures/scaling-model.png >/dev/null
 	@$(PY) bench/large_batch.py --figure docs/figures/large-batch.png
-	@$(if $(EXCHANGE),$(PY) bench/exchange.py --turns 0 --save $(EXCHANGE) --figure docs/figures/exchange.png)
 	@$(if $(REPLAY),cp $(REPLAY)/aws-scaling-1.png docs/figures/replay-aws-scaling.png)
 	@$(if $(REPORT),$(SCREENSHOT)docs/figures/report.png --window-size=1200$(COMMA)1500 file://$(abspath $(REPORT))/report.html)
-	@$(if $(UI),$(SCREENSHOT)docs/figures/mlflow.png --window-size=1440$(COMMA)900 --virtual-time-budget=20000 '$(UI)')
+	@$(if $(UI),$(PY) tools/mlflow_page.py '$(UI)' docs/figures/mlflow.png)
 
 ui: .venv/run.stamp  ## start MLflow's user interface on 127.0.0.1:5000
 	@mkdir -p runs

@@ -37,7 +37,6 @@ from emulated_network import Network
 from watched import Reading, Training
 
 from mxscale.diagnose.timing import RATE
-from mxscale.rendering import canvas
 from mxscale.rundir.directory import RunDir
 
 
@@ -247,32 +246,6 @@ def bound_of(how, compute: float, exchange: dict):
     return min(1.0, compute / taken) if taken else None
 
 
-def draw(figures: dict, path: str) -> None:
-    """Draw each row's share of the limit, and the bound of rows that overlap."""
-    plt = measure.pyplot()
-    rows = max(len(one["rows"]) for one in figures.values())
-    axes = plt.subplots(1, len(figures), figsize=(6.4 * len(figures), 1.2 + 0.36 * rows), squeeze=False)[1][0]
-    for axis, (name, one) in zip(axes, figures.items()):
-        colours = canvas.colours(one["rows"])
-        for place, (row, value) in enumerate(one["rows"].items()):
-            share = value["of_limit"]
-            middle = share["median"]
-            ends = [[middle - share["min"]], [share["max"] - middle]]
-            axis.barh(place, middle, xerr=ends, color=colours[row], ecolor=canvas.INK, capsize=3)
-            axis.text(0.01, place, f"{middle:.0%}", va="center", color="white", fontweight="bold")
-            if value["of_bound"]:
-                bound = middle / value["of_bound"]
-                axis.plot([bound, bound], [place - 0.42, place + 0.42], color=canvas.INK, ls=":")
-        axis.set_yticks(range(len(one["rows"])), list(one["rows"]))
-        axis.invert_yaxis()
-        axis.set_xlim(0, 1)
-        title = f"{JOBS[name].model}, {JOBS[name].workers} ranks, links of {one['rate']}"
-        axis.set_title(title, fontsize=11)
-        axis.set_xlabel("share of the images/s without exchange (dotted: bound of the network)")
-    plt.tight_layout()
-    plt.savefig(path, dpi=150)
-
-
 def main() -> None:
     options = measure.arguments(
         __doc__.splitlines()[0],
@@ -282,7 +255,6 @@ def main() -> None:
         turns=(8, "turns of all rows"),
         seconds=(3.0, "duration of each turn"),
         save=("", "JSON file that stores the readings"),
-        figure=("", "file to draw the shares into; with --turns 0 those of --save"),
     )
     reason = network.possible()
     if reason:
@@ -309,8 +281,6 @@ def main() -> None:
         if turns:
             measure_rows(replace(job, rows=wanted), turns, seconds, known["rows"], save)
         figures[name] = table(name, job, known["rows"])
-    if options.figure:
-        draw(figures, options.figure)
     measure.finish(figures)
 
 

@@ -4,7 +4,7 @@ from typing import Dict, List, Sequence, Tuple
 
 from mxscale.records import recorded
 from mxscale.records.recorded import Row, Spread
-from mxscale.rendering.canvas import COLOURS, INK, STYLE, Drawn, axes, finished
+from mxscale.rendering.canvas import BLUE, INK, STYLE, VERMILION, Drawn, axes, colours, finished
 
 SERIES, LABEL, NUMBERED = 6, 46, 8  # limits: series of a figure, letters of a label, numbers on the Pareto front
 
@@ -36,12 +36,13 @@ def throughput(rows: Sequence[Row]):
     figure, bars = axes(max(8.0, 2.2 + 1.1 * len(counts) * max(1, len(shown) / 2)))
     line = bars.twinx() if any(row.values("scaling/efficiency") for _, group in shown for row in group) else None
     width = 0.8 / len(shown)
+    of_series = colours(label for label, _ in shown)
     for number, (label, group) in enumerate(shown):
         shift = (number - (len(shown) - 1) / 2) * width
         at = {count: place + shift for place, count in enumerate(counts)}
-        _rate_bars(bars, group, at, width, color=COLOURS[number], label=label)
+        _rate_bars(bars, group, at, width, color=of_series[label], label=label)
         if line:
-            _efficiency(line, bars, group, at, COLOURS[number])
+            _efficiency(line, bars, group, at, of_series[label])
     bars.set_xticks(range(len(counts)), [str(count) for count in counts])
     margin = max(0.0, (3 - len(counts)) / 2)  # so that a single bar does not fill the figure
     bars.set_xlim(-0.5 - margin, len(counts) - 0.5 + margin)
@@ -109,10 +110,10 @@ def accuracy_against_cost(rows: Sequence[Row]):
     x, y = ([spread.median for spread in spreads] for spreads in (cost, top1))
     front = recorded.pareto_front(list(zip(x, y)))
     figure, on = axes(9.0, 4.8)
-    on.errorbar(x, y, _ends(top1), _ends(cost), fmt="o", color=COLOURS[0], ms=6, elinewidth=0.9, capsize=2)
-    on.step([x[i] for i in front], [y[i] for i in front], "D-", where="post", color=COLOURS[3], lw=1.2, zorder=3)
+    on.errorbar(x, y, _ends(top1), _ends(cost), fmt="o", color=BLUE, ms=6, elinewidth=0.9, capsize=2)
+    on.step([x[i] for i in front], [y[i] for i in front], "D-", where="post", color=VERMILION, lw=1.2, zorder=3)
     for number, i in enumerate(front[:NUMBERED], 1):
-        on.annotate(f"{number}", (x[i], y[i]), (7, 6), textcoords="offset points", color=COLOURS[3], fontsize=9)
+        on.annotate(f"{number}", (x[i], y[i]), (7, 6), textcoords="offset points", color=VERMILION, fontsize=9)
     on.set_xlabel(f"cost, {'USD' if in_usd else 'EUR'}")
     on.set_ylabel("best val top-1, %")
     on.grid()
