@@ -249,6 +249,13 @@ class Replay:
 
 
 @dataclass(frozen=True)
+class Runs:
+    words: List[str] = setting([], "list only runs whose state, network, data set and directory contain these words")
+    limit: int = setting(20, "runs to list", low=1)
+    json: bool = as_json("one JSON array with all metrics")
+
+
+@dataclass(frozen=True)
 class Sync:
     run: Optional[str] = setting(None, "the run directory", required="run=PATH")
 

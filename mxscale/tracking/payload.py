@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shlex
-import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
@@ -12,7 +11,7 @@ from mxscale.records import learning_curves
 from mxscale.records import summary as summaries
 from mxscale.rundir.directory import ALLREDUCE, METRICS, RERUN, SYSTEM, RunDir
 from mxscale.rundir.earlier_settings import without_equivalent
-from mxscale.rundir.status import FAILED, FINISHED, KILLED, Status, Summary
+from mxscale.rundir.status import Status, Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import sqlite_file, store_uri
 from mxscale.util.redaction import redact
@@ -21,8 +20,6 @@ from mxscale.util.redaction import redact
 MAX_METRICS, MAX_PAIRS = 1000, 100  # per request
 MAX_PARAM, MAX_TAG = 6000, 8000  # characters
 
-ENDED = (FINISHED, FAILED, KILLED)
-ALIVE_S = 20.0  # the parent touches `alive` every 5 s; ranks end themselves after this time without it
 ARTIFACTS = (
     "config.yaml", "environment.json", "price.json", "plan.json", "summary.json", "status.json", METRICS, SYSTEM, RERUN,
     learning_curves.FILE, ALLREDUCE, "test-io.json", "diagnosis.json", "find-lr.json", "find-lr.png",
@@ -195,18 +192,3 @@ def ended_ms(run: RunDir) -> int:
     attempts = run.attempts
     files = [path for path in (run.metrics_file, run.path / "config.yaml") if path.is_file()]
     return (attempts and attempts[-1].ended_ms) or int(files[0].stat().st_mtime * 1000)
-
-
-def is_running(run: RunDir) -> bool:
-    """Return whether the parent process of the run lives."""
-    if run.state in ENDED:
-        return False
-    try:
-        return time.time() - run.alive_file.stat().st_mtime < ALIVE_S
-    except FileNotFoundError:
-        return False
-
-
-def end_state(run: RunDir) -> str:
-    """Return FINISHED, FAILED or KILLED; a parent that recorded no end was killed."""
-    return run.state if run.state in ENDED else KILLED

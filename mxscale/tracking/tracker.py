@@ -13,6 +13,7 @@ from typing import Callable, Optional
 from mxscale.config.schema import Tracking
 from mxscale.records import learning_curves
 from mxscale.rundir.directory import DONE, FAILURE, RunDir
+from mxscale.rundir.running import end_state, is_running
 from mxscale.tracking import payload
 from mxscale.tracking.payload import CostAt, no_cost
 from mxscale.tracking.sender import Sender, report
@@ -79,7 +80,7 @@ class Mirror:
         if problem:
             report(f"tracking: {problem}")
         for _ in range(2):
-            self._sent_all = self._try(payload.end_state(self.run))
+            self._sent_all = self._try(end_state(self.run))
             if self._sent_all or self._abandoned.wait(RETRY_S):
                 return
 
@@ -117,8 +118,8 @@ def sync(run: RunDir, uri: Optional[str] = None, cost_at: CostAt = no_cost) -> i
     tracking = run.config().tracking
     uri = payload.uri_of(run, tracking, uri)
     sender = Sender(run, uri, tracking, cost_at)
-    running = payload.is_running(run)
-    end = None if running else payload.end_state(run)
+    running = is_running(run)
+    end = None if running else end_state(run)
     if not running and not (run.path / learning_curves.FILE).is_file() and (problem := learning_curves.save(run)):
         print(f"tracking: {problem}")
     try:

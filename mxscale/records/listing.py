@@ -1,0 +1,78 @@
+"""`mxscale runs`: the recorded training runs, from their directories."""
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List
+
+from mxscale.config.schema import Config
+from mxscale.config.verb_settings import Runs
+from mxscale.records.summary import money
+from mxscale.rundir.directory import FAILED, FINISHED, KILLED, RUNNING, RunDir, runs_of
+from mxscale.rundir.running import end_state, is_running
+from mxscale.util import text_table
+from mxscale.util.errors import ConfigError
+
+JOBS = "train", "finetune"
+STATES = {FINISHED: "finished", FAILED: "failed", KILLED: "interrupted", RUNNING: "running"}
+FIGURES = {  # heading -> metric, form
+    "val top-1": ("best/val_top1", "{:.2f} %"),
+    "test top-1": ("test/top1", "{:.2f} %"),
+    "images/s": ("throughput/median", "{:,.0f}"),
+    "time": ("time/wall_s", "{:,.0f} s"),
+}
+
+
+def main(config: Config, settings: Runs) -> None:
+    """Print the runs below `runs`, newest first. Raises ConfigError if no run matches."""
+    found = select(config.runs, settings)
+    if settings.json:
+        print(json.dumps(found))
+        return
+    headings = ["state", "network", "data", "ranks", *FIGURES, "cost", "run directory"]
+    right = range(3, 4 + len(FIGURES))
+    print("\n".join(text_table.columns([headings, *map(_cells, found)], right)))
+
+
+def select(root: str, settings: Runs) -> List[Dict[str, Any]]:
+    """Return a row for each run whose state, network, data and directory together contain every word."""
+    rows: List[Dict[str, Any]] = []
+    for run in runs_of(root, *JOBS):
+        row = _row(run)
+        text = " ".join(row[name] for name in ("state", "network", "data", "run")).lower()
+        if all(word.lower() in text for word in settings.words):
+            rows.append(row)
+        if len(rows) == settings.limit:
+            return rows
+    if not rows:
+        words = f" with {' '.join(settings.words)}" if settings.words else ""
+        raise ConfigError(f"runs={root}: no run{words} below {' or '.join(str(Path(root, job)) for job in JOBS)}")
+    return rows
+
+
+def _row(run: RunDir) -> Dict[str, Any]:
+    """Return the facts of a run without those that were not recorded; of a damaged one, the error."""
+    row: Dict[str, Any] = {"run": str(run), "network": "", "data": "", "ranks": None, "metrics": {}}
+    try:
+        row["state"] = STATES[RUNNING if is_running(run) else end_state(run)]
+        config = run.config(repeats=True)
+        row.update(network=config.model.name, data=config.data.kind)
+        row.update(metrics=run.figures, ranks=run.plan().sizes.ranks)
+    except ConfigError as error:
+        row.update(state="damaged", error=str(error))
+    return row
+
+
+def _cells(row: Dict[str, Any]) -> List[str]:
+    metrics = row["metrics"]
+    figures = [form.format(metrics[name]) if name in metrics else "-" for name, form in FIGURES.values()]
+    cost = money({currency: metrics.get(f"cost/total_{currency}") for currency in ("usd", "eur")})
+    ranks = "-" if row["ranks"] is None else str(row["ranks"])
+    return [
+        row["state"],
+        row["network"] or "-",
+        row["data"] or "-",
+        ranks,
+        *figures,
+        cost or "-",
+        row.get("error", row["run"]),
+    ]
