@@ -3,7 +3,7 @@
 import dataclasses
 import heapq
 from pathlib import Path
-from typing import Collection, Iterator, NamedTuple, Optional, Sequence
+from typing import Collection, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -144,10 +144,16 @@ def _opened(name: str, data: Data, packed: dict, classes: np.ndarray) -> Images:
 def evaluate(predictor: Predictor, images: Images) -> Evaluated:
     """Evaluate every image of a split once."""
     card, tally = predictor.card, Tally(len(predictor.card.class_names))
-    worst = heapq.nlargest(
-        WORST, _mistakes(predictor, images, tally), key=lambda mistake: (mistake.confidence, -mistake.record)
-    )
-    return Evaluated(card, images.name, "images" if images.files else "packed images", tally, worst)
+    pictured: List[Tuple[float, int, np.ndarray]] = []  # a heap of the WORST; the pixels of all could fill the memory
+    mistakes = []
+    for mistake in _mistakes(predictor, images, tally):
+        place = heapq.heappush if len(pictured) < WORST else heapq.heappushpop
+        place(pictured, (mistake.confidence, -mistake.record, mistake.pixels))
+        mistakes.append(mistake._replace(pixels=None))
+    pixels = {-record: seen for _, record, seen in pictured}
+    mistakes = [one._replace(pixels=pixels.get(one.record)) for one in mistakes]
+    mistakes.sort(key=lambda one: (-one.confidence, one.record))
+    return Evaluated(card, images.name, "images" if images.files else "packed images", tally, mistakes)
 
 
 def _mistakes(predictor: Predictor, images: Images, tally: Tally) -> Iterator[Mistake]:
@@ -170,7 +176,8 @@ def _mistakes(predictor: Predictor, images: Images, tally: Tally) -> Iterator[Mi
         predicted = tally.add(log_probabilities, labels[batch.items])
         for place in np.flatnonzero(predicted != labels[batch.items]):
             record, confidence = batch.items[place], float(np.exp(log_probabilities[place, predicted[place]]))
-            yield Mistake(confidence, record, labels[record], predicted[place], batch.pixels[place])
+            name = images.name_of(record)
+            yield Mistake(confidence, record, name, labels[record], predicted[place], batch.pixels[place])
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

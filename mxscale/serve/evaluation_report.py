@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import List, NamedTuple, Sequence
+from typing import List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -25,9 +25,10 @@ class Mistake(NamedTuple):
 
     confidence: float
     record: int
+    name: str  # path of the file, or where the image is packed
     label: int
     predicted: int
-    pixels: np.ndarray
+    pixels: Optional[np.ndarray] = None  # as the network sees it
 
 
 class Evaluated(NamedTuple):
@@ -37,13 +38,12 @@ class Evaluated(NamedTuple):
     split: str
     read: str  # "images": their own files; "packed images": their packed copies
     tally: Tally
-    mistakes: List[Mistake]  # the most confident first
+    mistakes: List[Mistake]  # all, the most confident first; only the first ones have pixels
 
 
 def write(evaluated: Evaluated, folder: Path) -> List[Path]:
     """Write the report, print its summary and return the files. Raises ConfigError."""
-    # A folder's name may be in another encoding
-    names = tuple(name.encode("utf-8", "backslashreplace").decode() for name in evaluated.card.class_names)
+    names = tuple(map(_as_utf8, evaluated.card.class_names))
     evaluated = evaluated._replace(card=replace(evaluated.card, class_names=names))
     tally, drawn = evaluated.tally, figures(evaluated)
     classes = [
@@ -52,16 +52,26 @@ def write(evaluated: Evaluated, folder: Path) -> List[Path]:
     ]
     confusion_rows = [[name, *row] for name, row in zip(names, tally.confusion.tolist())]
     confused = [(names[label], names[predicted], count) for label, predicted, count in tally.most_confused()]
+    errors = [
+        [_as_utf8(one.name), names[one.label], names[one.predicted], f"{one.confidence:.4f}"]
+        for one in evaluated.mistakes
+    ]
     texts = {
         "evaluation.html": as_html(evaluated, drawn, classes, confused),
         "evaluation.json": json.dumps(facts(evaluated), indent=1) + "\n",
         "classes.csv": csv_tables.text([["class", "precision", "recall", "f1", "support"], *classes]),
         "confusion.csv": csv_tables.text([["class", *names], *confusion_rows]),
         "confused.csv": csv_tables.text([["class", "predicted", "images"], *confused]),
+        "errors.csv": csv_tables.text([["image", "class", "predicted", "probability"], *errors]),
     }
     files = page.save(texts, drawn, folder)
     echo(summary(evaluated, folder / "evaluation.html"))
     return files
+
+
+def _as_utf8(name: str) -> str:
+    """Return the name of a file or folder, which may be in another encoding, as UTF-8."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def facts(evaluated: Evaluated) -> dict:
@@ -102,10 +112,11 @@ def as_html(evaluated: Evaluated, drawn: Sequence[Drawn], classes: List[list], c
     mistakes = [
         {
             "jpeg": in_base64(one.pixels),
-            "name": f"image {one.record}",
+            "name": _as_utf8(one.name),
             "lines": [f"{names[one.predicted]} {one.confidence:.1%}", f"is {names[one.label]}"],
         }
         for one in evaluated.mistakes
+        if one.pixels is not None
     ]
     return page.render(
         TEMPLATES / "evaluation.html", evaluated=evaluated, tiles=tiles, figures=drawn, classes=classes,
@@ -150,8 +161,9 @@ def reliability(evaluated: Evaluated) -> Drawn:
     on.plot([0, 100], [0, 100], "--", color=canvas.INK, alpha=0.5, lw=1, label="calibrated")
     sizes = [20 + 180 * one.count / evaluated.tally.images for one in bins]
     confidence, accuracy = [100 * one.confidence for one in bins], [100 * one.accuracy for one in bins]
-    on.plot(confidence, accuracy, "-", color=COLOURS[0], lw=1.6)
-    on.scatter(confidence, accuracy, s=sizes, color=COLOURS[0], label="images, area by their number", zorder=3)
+    on.scatter(confidence, accuracy, s=sizes, color=COLOURS[0], label="images, area and label: their number", zorder=3)
+    for x, y, one in zip(confidence, accuracy, bins):
+        on.annotate(f"{one.count:,}", (x, y), (7, -11), textcoords="offset points", fontsize=8)
     on.set(xlabel="probability of the prediction, %", ylabel="correct, %", xlim=(0, 102), ylim=(0, 102))
     on.grid()
     on.legend(loc="upper left")

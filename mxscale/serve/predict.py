@@ -43,6 +43,8 @@ def main(config: Config, request: Predict) -> int:
             for writer in writers:
                 writer.write(batch)
             bad += sum(reason is not None for reason in batch.reasons)
+    for _, path in files:
+        echo(f"{path}: {len(images) - bad:,} images", sys.stderr)  # stdout has predictions alone
     if bad:
         echo(f"{bad:,} of {len(images):,} images cannot be used", sys.stderr)
     return FAILURE if bad == len(images) else DONE

@@ -218,13 +218,20 @@ def test_files_are_evaluated_as_they_are_predicted(tmp_path):
     found = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     argv = ["predict", f"{tmp_path}/net.onnx", f"{tmp_path}/images/val", f"output={tmp_path}/predicted.csv"]
     assert main.main(argv) == 0
-    losses = []
+    losses, wrong = [], set()
     with open(tmp_path / "predicted.csv", newline="") as file:
         for row in csv.DictReader(file):
             probabilities = {row[f"class_{place}"]: float(row[f"probability_{place}"]) for place in (1, 2, 3)}
             losses.append(-np.log(probabilities[Path(row["image"]).parent.name]))
+            if row["class_1"] != Path(row["image"]).parent.name:
+                wrong.add((row["image"], Path(row["image"]).parent.name, row["class_1"]))
     assert found["read"] == "images" and len(losses) == found["images"]
     assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+    with open(tmp_path / "out" / "errors.csv", newline="") as file:
+        errors = list(csv.DictReader(file))
+    assert {(row["image"], row["class"], row["predicted"]) for row in errors} == wrong and wrong
+    assert [row["probability"] for row in errors] == sorted((row["probability"] for row in errors), reverse=True)
+    assert all(image in (tmp_path / "out" / "evaluation.html").read_text() for image, *_ in wrong)
 
 
 def test_a_run_is_predicted_with_the_resizing_of_its_packing():

@@ -42,10 +42,11 @@ def rows(path) -> list:
         return list(csv.DictReader(file))
 
 
-def test_probabilities_are_those_of_mxnet_in_the_order_of_the_files(folder):
+def test_probabilities_are_those_of_mxnet_in_the_order_of_the_files(folder, capsys):
     out = folder / "out.csv"
     assert main.main(["predict", f"{folder}/net.onnx", f"{folder}/in", "top=3", f"output={out}"]) == 0
     paths = sorted((folder / "in").rglob("*.jpg"))
+    assert f"{out}: {len(paths)} images" in capsys.readouterr().err
     logits = expected(paths)
     want = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     found = rows(out)
