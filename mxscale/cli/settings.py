@@ -79,7 +79,8 @@ def _new_or_resumed(config: Config, values: dict, overrides) -> tuple:
         raise ConfigError(f"resume={config.resume} is a sweep, not one run: {advice}")
     run.config()  # raises ConfigError if it is damaged
     if run.state == directory.FINISHED:
-        raise ConfigError(f"resume={config.resume}: that run is finished; start a new one without resume=")
+        further = f"to train its network further: mxscale train model.pretrained={config.resume}"
+        raise ConfigError(f"resume={config.resume}: that run is finished; {further}")
     return merge_for_resume(run, values, overrides), run
 
 

@@ -255,6 +255,32 @@ def describe(price: Price) -> str:
     return f"{line}, {_money(price, second)} at {price.usd_per_eur:.10g} USD/EUR of {price.fx_date}"
 
 
+def amount(value: float) -> str:
+    """Return an amount of money with four decimals, or with two significant digits if it is smaller than 0.001."""
+    decimals = 4 if value == 0 or abs(value) >= 0.001 else 1 - math.floor(math.log10(abs(value)))
+    return f"{value:.{decimals}f}"
+
+
+def billed(price: Price, wall_s: float, cost: Dict[str, Optional[float]]) -> Optional[str]:
+    """Return the billed time of all nodes with its reasons; None if it is the wall time or the price is unknown.
+
+    Args:
+        cost: {"usd", "eur"} of the run, as `bill` returns it.
+    """
+    known = [(amount, price.per_hour(currency)) for currency, amount in cost.items() if amount is not None]
+    seconds = next((3600 * amount / per_hour for amount, per_hour in known if per_hour), wall_s)
+    if abs(seconds - wall_s) < 0.05:
+        return None
+    hourly = price.billing == "per_hour"
+    reasons = {
+        f"{price.nodes} nodes": price.nodes > 1,
+        f"{price.setup_minutes:g} min of set-up": price.setup_minutes,
+        "each started hour": hourly,
+        f"at least {price.minimum_s:g} s for each start": not hourly and wall_s < price.minimum_s,
+    }
+    return f"{seconds:,.1f} s ({', '.join(text for text, applies in reasons.items() if applies) or 'each start'})"
+
+
 def _money(price: Price, currency: str) -> str:
     """Return the price rounded to cents, or to four digits below 10."""
     value = price.per_hour(currency)

@@ -1,6 +1,7 @@
 """The curve of a learning rate range test (arXiv:1506.01186, sec. 3.3): the loss of each step over its rising rate."""
 
 import math
+from pathlib import Path
 from typing import List, NamedTuple, Optional, Sequence
 
 DIVERGED = 4.0  # the test ends if the smoothed loss exceeds this many times its minimum, as in fastai's lr_find
@@ -71,24 +72,25 @@ def shown(rate: float) -> str:
 
 def draw(result: dict, path: str) -> None:
     """Draw the losses and their smoothed curve over the rate on a logarithmic axis, with the suggested rates."""
-    from matplotlib.figure import Figure
+    import matplotlib
 
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    axes = figure.subplots()
-    rates, smoothed = result["rates"], result["smoothed"]
-    axes.plot(rates, result["losses"], ".", color="grey", alpha=0.6, label="loss of a step")
-    axes.plot(rates, smoothed, color="C0", label="smoothed")
-    if result["minimum"] is not None:
-        steepest = result["steepest_lr"]
-        fastest = f"loss falls fastest: {shown(steepest)}"
-        axes.plot(steepest, smoothed[rates.index(steepest)], "o", color="C1", label=fastest)
-        tenth = f"a tenth of the smallest loss's rate: {shown(result['tenth_lr'])}"
-        axes.axvline(result["tenth_lr"], linestyle="--", color="C2", label=tenth)
-        fall = smoothed[0] - min(smoothed)  # beside the losses of divergence it would not be seen
-        axes.set_ylim(min(smoothed) - 0.1 * fall, smoothed[0] + 0.8 * fall)
-    axes.set(xscale="log", xlabel="optimizer.lr", ylabel="training loss")
-    axes.set_title(f"range test, global batch {result['global_batch']}; ended: {result['ended']}", fontsize=11)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
+    from mxscale.rendering import canvas
+
+    with matplotlib.rc_context(canvas.STYLE):
+        figure, on = canvas.axes(9.0, 4.5)
+        rates, smoothed = result["rates"], result["smoothed"]
+        on.plot(rates, result["losses"], ".", color=canvas.GREY, alpha=0.6, label="loss of a step")
+        on.plot(rates, smoothed, color=canvas.BLUE, label="smoothed")
+        if result["minimum"] is not None:
+            steepest = result["steepest_lr"]
+            fastest = f"loss falls fastest: {shown(steepest)}"
+            on.plot(steepest, smoothed[rates.index(steepest)], "o", color=canvas.ORANGE, label=fastest)
+            tenth = f"a tenth of the smallest loss's rate: {shown(result['tenth_lr'])}"
+            on.axvline(result["tenth_lr"], linestyle="--", color=canvas.GREEN, label=tenth)
+            fall = smoothed[0] - min(smoothed)  # beside the losses of divergence it would not be seen
+            on.set_ylim(min(smoothed) - 0.1 * fall, smoothed[0] + 0.8 * fall)
+        on.set(xscale="log", xlabel="optimizer.lr", ylabel="training loss")
+        on.set_title(f"range test, global batch {result['global_batch']}; ended: {result['ended']}", fontsize=11)
+        on.grid()
+        figure.legend(loc="outside lower center", ncols=2, fontsize=9)
+        Path(path).write_bytes(canvas.as_png(figure, 120))

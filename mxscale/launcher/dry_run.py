@@ -3,8 +3,11 @@
 No rank is started, and nothing of the run is left behind.
 """
 
+from typing import Any, Dict, List
+
 from mxscale.config.schema import Config
 from mxscale.cost import prices
+from mxscale.data import manifest as manifests
 from mxscale.launcher import budget, setup
 from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.launcher.progress import echo
@@ -15,6 +18,8 @@ from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import Status
 
+LISTED = 20  # classes that are listed; of more the smallest and the largest
+
 
 def execute(config: Config, resources: Resources) -> Status:
     """Prepare a new run, print its size, time and cost, and return the status. Raises ConfigError."""
@@ -22,9 +27,34 @@ def execute(config: Config, resources: Resources) -> Status:
     with guards.locked(run), Signals() as signals, guards.undone_if_refused(run, config, new=True):
         context = setup.prepared(setup.begin_attempt(RunContext(run, config, resources, signals)))
         if not signals.reason:
-            echo(estimate(context.config, run.plan(), resources.price))
+            plan = run.plan()
+            packed = plan.data_dir and manifests.intact(plan.data_dir)
+            echo("\n".join([*(describe(packed) if packed else ()), estimate(context.config, plan, resources.price)]))
         guards.discard(run)
     return Status(state="DRY_RUN", exit=INTERRUPTED if signals.reason else DONE)
+
+
+def describe(packed: Dict[str, Any]) -> List[str]:
+    """Return the lines on a packed set: images by split and class, sizes, copies, and files that were skipped.
+
+    Args:
+        packed: The content of manifest.json.
+    """
+    splits, copies, skipped = packed["splits"], packed["duplicates"], packed["skipped"]
+    training = sorted(zip(splits["train"]["per_class"], packed["classes"]))
+    named = training if len(training) <= LISTED else [training[0], training[-1]]
+    sides = [entry["min_side"] for entry in splits.values() if entry["min_side"]]
+    enlarged = sum(entry["enlarged"] for entry in splits.values())
+    rows = {
+        "split": ", ".join(f"{name} {entry['count']:,}" for name, entry in splits.items()),
+        "classes": ", ".join(f"{name}: {count:,}" for count, name in named) + " training images, fewest first",
+        "sizes": f"shorter side from {min(sides)} px" * bool(sides)
+        + f"; {enlarged:,} images are enlarged" * bool(enlarged),
+        "copies": copies["across"] + copies["two_classes"]
+        and f"{copies['across']:,} in another split, {copies['two_classes']:,} in another class",
+        "skipped": skipped and f"{len(skipped):,}, such as {skipped[0]['path']}: {skipped[0]['reason']}",
+    }
+    return [f"{name:<9} {text}" for name, text in rows.items() if text]
 
 
 def estimate(config: Config, plan: Plan, price: Price) -> str:
@@ -38,6 +68,8 @@ def estimate(config: Config, plan: Plan, price: Price) -> str:
     total = prices.cost(price, seconds)
     if total is None:
         return "\n".join([*lines, f"cost      unknown: {price.why}"])
+    billed = prices.billed(price, setup_s + seconds, total)
+    lines += [f"billed    {billed}"] if billed else []
     lines.append(f"cost      {money(total)}")
     for currency, bound in config.budget.bounds.items():
         exceeded = total[currency] > bound

@@ -12,6 +12,7 @@ from typing import Callable, Iterator
 
 from tqdm import tqdm
 
+from mxscale.cost import prices
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.redaction import shown
@@ -109,7 +110,7 @@ class Progress:
             ("train/loss", "loss {:.3f}"),
             ("train/top1", "top-1 {:.1f} %"),
             ("val/top1", "val {:.2f} %"),
-            ("cost/usd", "{:.4f} USD"),
-            ("cost/eur", "{:.4f} EUR"),
         ]
-        return "  ".join(form.format(self.shown[name]) for name, form in parts if name in self.shown)
+        texts = [form.format(self.shown[name]) for name, form in parts if name in self.shown]
+        costs = [(name, self.shown[f"cost/{name}"]) for name in ("usd", "eur") if f"cost/{name}" in self.shown]
+        return "  ".join([*texts, *(f"{prices.amount(cost)} {name.upper()}" for name, cost in costs)])

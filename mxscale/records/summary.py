@@ -1,9 +1,9 @@
 """The figures of a whole run, from its metrics file: summary.json and the final table."""
 
 import statistics
-from typing import Mapping, Optional
+from typing import Dict, Mapping, Optional
 
-from mxscale.cost import run_cost
+from mxscale.cost import prices, run_cost
 from mxscale.records import earlier_runs
 from mxscale.rundir.directory import RERUN, RunDir
 from mxscale.rundir.price import Price
@@ -89,6 +89,7 @@ def table(run: RunDir, view: Optional[str] = None, all_runs: Optional[str] = Non
         ("scaling efficiency", earlier_runs.described(run, summary)),
         ("waiting for data", _shown(figures, "time/data_wait_median", "{:.1%} of the time (median)")),
         ("wall time", _shown(figures, "time/wall_s", "{:.1f} s")),
+        ("billed", prices.billed(price, figures.get("time/wall_s", 0.0), _amounts(figures, "cost/total_{}"))),
         ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.why or 'no price'}"),
         ("cost to target", _to(figures)),
         ("skipped images", str(skipped) if skipped else None),
@@ -119,12 +120,16 @@ def _shown(figures: dict, name: str, form: str) -> Optional[str]:
 
 def _cost(figures: dict, name: str) -> Optional[str]:
     """Return the cost in each known currency. `name`: the metric, with {} for the currency."""
-    return money({currency: figures.get(name.format(currency)) for currency in ("usd", "eur")})
+    return money(_amounts(figures, name))
+
+
+def _amounts(figures: dict, name: str) -> Dict[str, Optional[float]]:
+    return {currency: figures.get(name.format(currency)) for currency in ("usd", "eur")}
 
 
 def money(amounts: Mapping[str, Optional[float]]) -> Optional[str]:
     """Return an amount by currency as text, such as `1.6000 USD = 1.4111 EUR`; None if it is known in none."""
-    known = [f"{amount:.4f} {currency.upper()}" for currency, amount in amounts.items() if amount is not None]
+    known = [f"{prices.amount(value)} {currency.upper()}" for currency, value in amounts.items() if value is not None]
     return " = ".join(known) or None
 
 

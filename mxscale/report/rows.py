@@ -1,7 +1,8 @@
 """Values of the rows of a report, and its table. An unrecorded value is None and shown as a dash, never as 0."""
 
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
+from mxscale.cost import prices
 from mxscale.records.recorded import NOT_KNOWN, Row, varied
 from mxscale.util import csv_tables
 
@@ -11,22 +12,22 @@ class Column(NamedTuple):
 
     heading: str
     metric: str
-    form: str
+    form: Callable[[float], str]
     scale: float = 1.0
 
 
 COLUMNS = (
-    Column("images/s", "throughput/median", "{:,.0f}"),
-    Column("efficiency", "scaling/efficiency", "{:.1f} %", 100),
-    Column("val top-1", "best/val_top1", "{:.2f} %"),
-    Column("test top-1", "test/top1", "{:.2f} %"),
-    Column("data wait", "time/data_wait_median", "{:.1f} %", 100),
-    Column("time", "time/wall_s", "{:,.1f} s"),
-    Column("USD", "cost/total_usd", "{:.4f}"),
-    Column("EUR", "cost/total_eur", "{:.4f}"),
-    Column("to target", "time/to_target_s", "{:,.1f} s"),
-    Column("USD to target", "cost/usd_to_target", "{:.4f}"),
-    Column("EUR to target", "cost/eur_to_target", "{:.4f}"),
+    Column("images/s", "throughput/median", "{:,.0f}".format),
+    Column("efficiency", "scaling/efficiency", "{:.1f} %".format, 100),
+    Column("val top-1", "best/val_top1", "{:.2f} %".format),
+    Column("test top-1", "test/top1", "{:.2f} %".format),
+    Column("data wait", "time/data_wait_median", "{:.1f} %".format, 100),
+    Column("time", "time/wall_s", "{:,.1f} s".format),
+    Column("USD", "cost/total_usd", prices.amount),
+    Column("EUR", "cost/total_eur", prices.amount),
+    Column("to target", "time/to_target_s", "{:,.1f} s".format),
+    Column("USD to target", "cost/usd_to_target", prices.amount),
+    Column("EUR to target", "cost/eur_to_target", prices.amount),
 )
 
 
@@ -38,7 +39,7 @@ def cell(row: Row, column: Column) -> str:
     values = row.spread(column.metric)
     if values is None:
         return NOT_KNOWN
-    median, low, high = (column.form.format(column.scale * value) for value in values[:3])
+    median, low, high = (column.form(column.scale * value) for value in values[:3])
     text = median if low == high else f"{median} ({low.removesuffix(' %').removesuffix(' s')}–{high})"
     return text if values.runs == len(row.runs) else f"{text}, {values.runs} of {len(row.runs)} runs"
 

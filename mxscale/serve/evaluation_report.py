@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from mxscale.models.model_card import ModelCard
 from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
 from mxscale.serve.classification_metrics import Tally
-from mxscale.serve.predict import TEMPLATES, in_base64
+from mxscale.serve.predict import TEMPLATES, picture
 from mxscale.util import csv_tables, text_table
 
 LARGEST_LABELLED = 40  # classes whose names fit beside a confusion matrix
@@ -109,19 +109,17 @@ def as_html(evaluated: Evaluated, drawn: Sequence[Drawn], classes: List[list], c
     ]
     tiles += [(f"{metrics['loss']:.4f}", "loss, nats"), (f"{metrics['f1']:.4f}", "F1, mean of classes")]
     tiles += [(f"{metrics['ece']:.4f}", "expected calibration error"), (f"{evaluated.tally.images:,}", "images")]
-    mistakes = [
-        {
-            "jpeg": in_base64(one.pixels),
-            "name": _as_utf8(one.name),
-            "lines": [f"{names[one.predicted]} {one.confidence:.1%}", f"is {names[one.label]}"],
-        }
-        for one in evaluated.mistakes
-        if one.pixels is not None
-    ]
+    pictures = [_pictured(mistake, names) for mistake in evaluated.mistakes if mistake.pixels is not None]
     return page.render(
         TEMPLATES / "evaluation.html", evaluated=evaluated, tiles=tiles, figures=drawn, classes=classes,
-        confused=confused, pictures=mistakes,
+        confused=confused, pictures=pictures,
     )  # fmt: skip
+
+
+def _pictured(mistake: Mistake, names: Sequence[str]) -> Dict[str, Any]:
+    predicted = names[mistake.predicted]
+    lines = [f"{predicted} {mistake.confidence:.1%}", f"is {names[mistake.label]}"]
+    return picture(_as_utf8(mistake.name), mistake.pixels, predicted, mistake.confidence, lines)
 
 
 def figures(evaluated: Evaluated) -> List[Drawn]:

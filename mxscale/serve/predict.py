@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Iterator, List, Sequence, Tuple, Type
+from typing import Any, Dict, Iterator, List, Sequence, Tuple, Type
 
 import numpy as np
 
@@ -130,7 +130,7 @@ class Sheet(Writer):
         self.facts["count"] += 1
         if len(self.facts["pictures"]) < SHEET_IMAGES:
             lines = [f"{name} {probability:.1%}" for name, probability in choices]
-            self.facts["pictures"].append({"name": image, "jpeg": in_base64(pixels), "lines": lines})
+            self.facts["pictures"].append(picture(image, pixels, *choices[0], lines))
 
     def bad(self, image, reason):
         self.facts["refused"].append((image, reason))
@@ -142,6 +142,11 @@ class Sheet(Writer):
 def in_base64(pixels: np.ndarray) -> str:
     """Return an image (height, width, 3) uint8 as a JPEG for a page."""
     return base64.b64encode(encode(pixels, "jpeg", quality=85)).decode()
+
+
+def picture(name: str, pixels: np.ndarray, predicted: str, probability: float, lines: Sequence[str]) -> Dict[str, Any]:
+    """Return an image for the sheet of a page (pictures.html), with the lines below it."""
+    return {"name": name, "jpeg": in_base64(pixels), "predicted": predicted, "probability": probability, "lines": lines}
 
 
 @contextmanager

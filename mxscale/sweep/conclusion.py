@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 from mxscale.config.schema import Tracking
+from mxscale.cost import prices
 from mxscale.environment import description
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
@@ -45,7 +46,7 @@ class Row(NamedTuple):
     def price_tag(self) -> str:
         """The cost with its currency; "" if it is unknown."""
         currency = "USD" if COSTS[0] in self.metrics else "EUR"
-        return number(self.cost, f"{{:.4f}} {currency}")
+        return "" if self.cost is None else f"{prices.amount(self.cost)} {currency}"
 
     @property
     def state(self) -> str:

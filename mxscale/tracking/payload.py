@@ -11,7 +11,7 @@ from mxscale.records import learning_curves
 from mxscale.records import summary as summaries
 from mxscale.rundir.directory import ALLREDUCE, METRICS, RERUN, SYSTEM, RunDir
 from mxscale.rundir.earlier_settings import without_equivalent
-from mxscale.rundir.status import Status, Summary
+from mxscale.rundir.status import FAILED, KILLED, Status, Summary
 from mxscale.tracking import sync_state
 from mxscale.tracking.uris import sqlite_file, store_uri
 from mxscale.util.redaction import redact
@@ -114,10 +114,25 @@ def description(run: RunDir, run_id: Optional[str] = None) -> Optional[str]:
         return None
     typed = (run.read_yaml("overrides.yaml") or {}).get(1, [])
     command = shlex.join(["mxscale", run.config().entry, *typed])
-    parts = [f"**{summaries.in_short(run)}**", f"```\n{command}\n```", f"```\n{summaries.table(run)}\n```"]
+    parts = [
+        *_unfinished(run),
+        f"**{summaries.in_short(run)}**",
+        f"```\n{command}\n```",
+        f"```\n{summaries.table(run)}\n```",
+    ]
     if run_id and (run.path / learning_curves.FILE).is_file():
-        parts.insert(2, f"![learning curves](get-artifact?path={learning_curves.FILE}&run_uuid={run_id})")
+        parts.insert(-1, f"![learning curves](get-artifact?path={learning_curves.FILE}&run_uuid={run_id})")
     return redact("\n\n".join(parts))
+
+
+def _unfinished(run: RunDir) -> List[str]:
+    """Return how a run that is not finished ended, as a list of one line; [] for a finished one."""
+    status = run.status() or Status()
+    at = f" at step {status.step}" if status.step is not None else ""
+    if status.state == KILLED:
+        command = f"mxscale {run.config().entry} resume={run}"
+        return [f"**Interrupted{at}** ({status.reason or 'killed'}); resume with `{command}`"]
+    return [f"**Failed{at}**: {status.error or 'unknown cause'}"] if status.state == FAILED else []
 
 
 def run_name(run: RunDir, identity: str) -> str:
@@ -128,7 +143,8 @@ def run_name(run: RunDir, identity: str) -> str:
     config, trial = run.config(), run.read("cell.json") or {}
     entry = config.entry if config.entry != "train" else None
     ranks = f"{plan.sizes.ranks} rank{'s' * (plan.sizes.ranks > 1)}"
-    parts = (entry, trial.get("name"), config.model.name, config.data.kind, ranks, identity[:4])
+    named = trial.get("name") or (config.name if config.name != configs.Config.name else None)
+    parts = (named, entry, config.model.name, config.data.kind, ranks, identity[:4])
     return " ".join(filter(None, parts))
 
 

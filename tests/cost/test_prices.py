@@ -307,6 +307,34 @@ def test_description_of_a_price(fields, text):
     assert prices.describe(freeze(**fields)) == text
 
 
+@pytest.mark.parametrize(
+    "seconds, setup_minutes, fields, text",
+    [
+        (90.0, 0, {}, None),
+        (24.3, 0, {}, "60.0 s (at least 60 s for each start)"),
+        (90.0, 0, {"nodes": 4}, "360.0 s (4 nodes)"),
+        (90.0, 2, {}, "210.0 s (2 min of set-up)"),
+        (90.0, 0, {"billing": "per_hour", "nodes": 2}, "7,200.0 s (2 nodes, each started hour)"),
+    ],
+)
+def test_a_billed_time_other_than_the_wall_time_has_its_reasons(seconds, setup_minutes, fields, text):
+    price = freeze(setup_minutes, provider="custom", usd_per_hour=36.0, **fields)
+    assert prices.billed(price, seconds, prices.cost(price, seconds)) == text
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(0, "0.0000"), (0.00002, "0.000020"), (0.000456, "0.00046"), (0.0084, "0.0084"), (1234.5, "1234.5000")],
+)
+def test_a_small_amount_has_two_significant_digits(value, text):
+    assert prices.amount(value) == text
+
+
+def test_the_billed_time_at_no_price_is_unknown():
+    assert prices.billed(freeze(), 24.3, {}) is None
+    assert prices.billed(freeze(usd_per_hour=0.0), 24.3, {"usd": 0.0, "eur": 0.0}) is None
+
+
 def test_rows_of_prices_are_unique_with_price_source_and_date():
     rows = csv_tables.read("prices")
     assert len(rows) == 26

@@ -336,6 +336,31 @@ def test_a_dry_run_estimates_time_and_cost_from_a_rate():
     assert "give budget.images_per_s=N" in estimate()
 
 
+def made(counts, **changes):
+    names = [f"c{number}" for number in range(len(counts))]
+    split = {"count": sum(counts), "per_class": counts, "min_side": 90, "enlarged": 3}
+    copies = {"across": 0, "two_classes": 0}
+    splits = {"train": split, "val": {**split, "count": 9, "min_side": 80}}
+    return {"classes": names, "splits": splits, "duplicates": copies, "skipped": [], **changes}
+
+
+def test_a_dry_run_describes_the_images():
+    assert dry_run.describe(made([12, 5])) == [
+        "split     train 17, val 9",
+        "classes   c1: 5, c0: 12 training images, fewest first",
+        "sizes     shorter side from 80 px; 6 images are enlarged",
+    ]
+    assert dry_run.describe(made([7, *[9] * 30, 8]))[1] == "classes   c0: 7, c9: 9 training images, fewest first"
+
+
+def test_a_dry_run_counts_copies_and_skipped_files():
+    copies, skipped = {"across": 2, "two_classes": 1}, [{"path": "a/x.jpg", "reason": "truncated"}]
+    assert dry_run.describe(made([2, 2], duplicates=copies, skipped=skipped))[3:] == [
+        "copies    2 in another split, 1 in another class",
+        "skipped   1, such as a/x.jpg: truncated",
+    ]
+
+
 @pytest.mark.slow
 def test_run_stopped_by_budget_resumes_to_same_weights(cli):
     # 1 USD per second on a machine without a minimum bill; a checkpoint at each step keeps the number of steps low

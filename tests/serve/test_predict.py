@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 
+import browser
 import exported
 import numpy as np
 import onnx
@@ -123,6 +124,31 @@ def test_contact_sheet_shows_images_predictions_and_bad_files(folder):
     )
     page = sheet.read_text()
     assert page.count("data:image/jpeg;base64,") == 5 and "bad&lt;b&gt;.jpg" in page and "5 images" in page
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (browser.CHROMIUM and browser.DRIVER), reason="chromium or chromium-driver is missing")
+def test_pictures_are_filtered_by_class_and_ordered_by_probability(tmp_path):
+    pixels = np.zeros((8, 8, 3), "uint8")
+    choices = {"a.jpg": ("cat", 0.5), "b.jpg": ("eel", 0.9), "c.jpg": ("cat", 0.7)}
+    with predict.writing(predict.Sheet, f"{tmp_path}/sheet.html", ["cat", "eel"], 1) as sheet:
+        for name, choice in choices.items():
+            sheet.good(name, [choice], pixels)
+
+    def shown(predicted, order):
+        script = """const [predicted, order, shown] = [...arguments, []];
+          document.getElementById("predicted").value = predicted; document.getElementById("order").value = order;
+          document.getElementById("order").onchange();
+          return [...document.querySelectorAll(".sheet figure")].filter(each => each.offsetParent).map(
+            each => each.querySelector("small").innerText)"""
+        return window.driver.execute_script(script, predicted, order)
+
+    with browser.opened(tmp_path) as window:
+        window.open(f"file://{tmp_path}/sheet.html")
+        assert shown("", "0") == ["a.jpg", "b.jpg", "c.jpg"]
+        assert shown("", "-1") == ["b.jpg", "c.jpg", "a.jpg"]
+        assert shown("cat", "1") == ["a.jpg", "c.jpg"]
+        assert shown("", "0") == ["a.jpg", "b.jpg", "c.jpg"]
 
 
 def test_equal_probabilities_keep_the_order_of_the_classes():

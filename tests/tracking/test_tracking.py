@@ -98,7 +98,7 @@ def test_a_run_is_named_by_what_differs_and_described_by_its_command_and_result(
     end(run)
     assert payload.run_name(run, "3fa1c0de") == "finetune small digits 2 ranks 3fa1"
     run.write("cell.json", {"sweep": "s", "number": 0, "name": "optimizer.lr=0.2,seed=1"})
-    assert payload.run_name(run, "3fa1c0de").startswith("finetune optimizer.lr=0.2,seed=1 small")
+    assert payload.run_name(run, "3fa1c0de").startswith("optimizer.lr=0.2,seed=1 finetune small")
     (run.path / "overrides.yaml").write_text("1: [name=my run, optimizer.lr=0.2]\n")
     found = payload.tags(run, "abc")["mlflow.note.content"]
     result = "**97.50 % val top-1, cost unknown**"
@@ -107,6 +107,31 @@ def test_a_run_is_named_by_what_differs_and_described_by_its_command_and_result(
     assert learning_curves.save(run) is None
     figure = "\n\n![learning curves](get-artifact?path=learning-curves.png&run_uuid=abc)\n\n"
     assert figure in payload.description(run, "abc") and figure not in payload.description(run)
+
+
+def test_a_name_that_the_user_gave_comes_first(tmp_path):
+    run = make_run(tmp_path, name="wide")
+    end(run)
+    assert payload.run_name(run, "3fa1c0de") == "wide small digits 2 ranks 3fa1"
+
+
+@pytest.mark.parametrize(
+    "status, line",
+    [
+        (
+            {"state": "KILLED", "reason": "signal SIGINT", "step": 8},
+            "**Interrupted at step 8** (signal SIGINT); resume",
+        ),
+        ({"state": "KILLED"}, "**Interrupted** (killed); resume with `mxscale train resume={run}`\n"),
+        ({"state": "FAILED", "step": 3, "error": "rank 1 ended"}, "**Failed at step 3**: rank 1 ended\n"),
+        ({"state": "FINISHED"}, "**97.50 % val top-1"),
+    ],
+)
+def test_the_description_says_how_an_unfinished_run_ended(tmp_path, status, line):
+    run = make_run(tmp_path)
+    end(run)
+    run.write("status.json", {**run.read("status.json"), **status})
+    assert payload.description(run).startswith(line.format(run=run))
 
 
 def test_a_figure_that_cannot_be_drawn_is_one_line(tmp_path, capsys):
