@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from mxscale.config import typed
+from mxscale.config.schema import Data
 from mxscale.config.signature import hash_of
 from mxscale.rundir.plan import Split
 from mxscale.util.atomic_files import digest_of, write_text
@@ -95,6 +96,23 @@ def intact(folder) -> Optional[Dict[str, Any]]:
         return manifest
     except (ConfigError, OSError, KeyError):
         return None
+
+
+def summary(packed: Dict[str, Any], data: Data) -> str:
+    """Return one line: images by split, where they are packed, how many were skipped, enlarged or are copies."""
+    entries, copies = packed["splits"].values(), packed["duplicates"]
+    counts = ", ".join(f"{entry['count']:,} {split}" for split, entry in packed["splits"].items())
+    unused = ", ".join(f"{count:,} {kind}" for kind, count in packed.get("unused", {}).items())
+    notes = {
+        "bad images skipped, see its manifest.json": len(packed["skipped"]),
+        f"images smaller than the network's input ({data.image_size}) enlarged": sum(e["enlarged"] for e in entries),
+        "images are exact copies of images in another split": copies["across"],
+        "images are exact copies of images in another class": copies["two_classes"],
+        "images re-encoded that a reader would misread or refuse": sum(e.get("rewritten", 0) for e in entries),
+    }
+    shown = [f"{data.kind}: {len(packed['classes'])} classes, {counts} images in {packed['dir']}"]
+    shown += [f"files not used: {unused}"] if unused else []
+    return "; ".join(shown + [f"{count:,} {what}" for what, count in notes.items() if count])
 
 
 def refuse_copies(manifest: Dict[str, Any], where: str) -> None:

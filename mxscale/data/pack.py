@@ -69,7 +69,7 @@ def _find_or_pack(data: Data, workers: Optional[int]) -> Dict[str, Any]:
         raise ConfigError(
             f"data.cache={data.cache}: cannot write there ({reason}); make room or set data.cache=DIR"
         ) from None
-    _report(_summary(packed, data))
+    _report(manifest.summary(packed, data))
     return packed
 
 
@@ -115,19 +115,3 @@ def _hidden(folder: str, suffix: str) -> str:
 
 def _report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _summary(packed: Dict[str, Any], data: Data) -> str:
-    entries, copies = packed["splits"].values(), packed["duplicates"]
-    counts = ", ".join(f"{entry['count']:,} {split}" for split, entry in packed["splits"].items())
-    unused = ", ".join(f"{count:,} {kind}" for kind, count in packed.get("unused", {}).items())
-    notes = {
-        "bad images skipped, see its manifest.json": len(packed["skipped"]),
-        f"images smaller than the network's input ({data.image_size}) enlarged": sum(e["enlarged"] for e in entries),
-        "images are exact copies of images in another split": copies["across"],
-        "images are exact copies of images in another class": copies["two_classes"],
-        "images re-encoded that a reader would misread or refuse": sum(e.get("rewritten", 0) for e in entries),
-    }
-    shown = [f"{data.kind}: {len(packed['classes'])} classes, {counts} images in {packed['dir']}"]
-    shown += [f"files not used: {unused}"] if unused else []
-    return "; ".join(shown + [f"{count:,} {what}" for what, count in notes.items() if count])

@@ -3,11 +3,11 @@
 No rank is started, and nothing of the run is left behind.
 """
 
-from typing import Any, Dict, List
+from typing import Any, Dict
 
-from mxscale.config.schema import Config
+from mxscale.config.schema import Config, Data
 from mxscale.cost import prices
-from mxscale.data import manifest as manifests
+from mxscale.data import manifest
 from mxscale.launcher import budget, setup
 from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.launcher.progress import echo
@@ -28,33 +28,19 @@ def execute(config: Config, resources: Resources) -> Status:
         context = setup.prepared(setup.begin_attempt(RunContext(run, config, resources, signals)))
         if not signals.reason:
             plan = run.plan()
-            packed = plan.data_dir and manifests.intact(plan.data_dir)
-            echo("\n".join([*(describe(packed) if packed else ()), estimate(context.config, plan, resources.price)]))
+            if plan.data_dir:
+                echo(describe(manifest.load(plan.data_dir), context.config.data))
+            echo(estimate(context.config, plan, resources.price))
         guards.discard(run)
     return Status(state="DRY_RUN", exit=INTERRUPTED if signals.reason else DONE)
 
 
-def describe(packed: Dict[str, Any]) -> List[str]:
-    """Return the lines on a packed set: images by split and class, sizes, copies, and files that were skipped.
-
-    Args:
-        packed: The content of manifest.json.
-    """
-    splits, copies, skipped = packed["splits"], packed["duplicates"], packed["skipped"]
-    training = sorted(zip(splits["train"]["per_class"], packed["classes"]))
-    named = training if len(training) <= LISTED else [training[0], training[-1]]
-    sides = [entry["min_side"] for entry in splits.values() if entry["min_side"]]
-    enlarged = sum(entry["enlarged"] for entry in splits.values())
-    rows = {
-        "split": ", ".join(f"{name} {entry['count']:,}" for name, entry in splits.items()),
-        "classes": ", ".join(f"{name}: {count:,}" for count, name in named) + " training images, fewest first",
-        "sizes": f"shorter side from {min(sides)} px" * bool(sides)
-        + f"; {enlarged:,} images are enlarged" * bool(enlarged),
-        "copies": copies["across"] + copies["two_classes"]
-        and f"{copies['across']:,} in another split, {copies['two_classes']:,} in another class",
-        "skipped": skipped and f"{len(skipped):,}, such as {skipped[0]['path']}: {skipped[0]['reason']}",
-    }
-    return [f"{name:<9} {text}" for name, text in rows.items() if text]
+def describe(packed: Dict[str, Any], data: Data) -> str:
+    """Return the lines on the images of a packed set; packed: the content of its manifest.json."""
+    counts = sorted(zip(packed["splits"]["train"]["per_class"], packed["classes"]))
+    shown = counts if len(counts) <= LISTED else [counts[0], counts[-1]]
+    classes = ", ".join(f"{name}: {count:,}" for count, name in shown)
+    return f"images    {manifest.summary(packed, data)}\nclasses   {classes} training images, fewest first"
 
 
 def estimate(config: Config, plan: Plan, price: Price) -> str:

@@ -336,29 +336,27 @@ def test_a_dry_run_estimates_time_and_cost_from_a_rate():
     assert "give budget.images_per_s=N" in estimate()
 
 
-def made(counts, **changes):
+def described(counts, **changes):
+    """Return the lines on a set whose training classes have these numbers of images."""
     names = [f"c{number}" for number in range(len(counts))]
-    split = {"count": sum(counts), "per_class": counts, "min_side": 90, "enlarged": 3}
-    copies = {"across": 0, "two_classes": 0}
-    splits = {"train": split, "val": {**split, "count": 9, "min_side": 80}}
-    return {"classes": names, "splits": splits, "duplicates": copies, "skipped": [], **changes}
+    split = {"count": sum(counts), "per_class": counts, "enlarged": 3}
+    found = {"duplicates": {"across": 0, "two_classes": 0}, "skipped": [], "dir": "/cache/x", **changes}
+    packed = {"classes": names, "splits": {"train": split, "val": {**split, "count": 9}}, **found}
+    return dry_run.describe(packed, from_dict({}).data).splitlines()
 
 
 def test_a_dry_run_describes_the_images():
-    assert dry_run.describe(made([12, 5])) == [
-        "split     train 17, val 9",
-        "classes   c1: 5, c0: 12 training images, fewest first",
-        "sizes     shorter side from 80 px; 6 images are enlarged",
-    ]
-    assert dry_run.describe(made([7, *[9] * 30, 8]))[1] == "classes   c0: 7, c9: 9 training images, fewest first"
+    images, classes = described([12, 5])
+    assert images.startswith("images    digits: 2 classes, 17 train, 9 val images in /cache/x; 6 images smaller than")
+    assert classes == "classes   c1: 5, c0: 12 training images, fewest first"
+    assert described([7, *[9] * 30, 8])[1] == "classes   c0: 7, c9: 9 training images, fewest first"
 
 
 def test_a_dry_run_counts_copies_and_skipped_files():
     copies, skipped = {"across": 2, "two_classes": 1}, [{"path": "a/x.jpg", "reason": "truncated"}]
-    assert dry_run.describe(made([2, 2], duplicates=copies, skipped=skipped))[3:] == [
-        "copies    2 in another split, 1 in another class",
-        "skipped   1, such as a/x.jpg: truncated",
-    ]
+    images, _ = described([2, 2], duplicates=copies, skipped=skipped)
+    assert "1 bad images skipped, see its manifest.json" in images
+    assert "2 images are exact copies of images in another split; 1 images are exact copies" in images
 
 
 @pytest.mark.slow
