@@ -66,7 +66,7 @@ COMMA := ,
 SCREENSHOT := chromium --headless --no-sandbox --hide-scrollbars --screenshot=
 PLAN := machine.instance=p3.16xlarge 'plan.nodes=[1,2,4,8]' 'plan.comm=[horovod,parameter_server]' \
   'plan.servers=[0,1,1x]' plan.batch=128 plan.epochs=90 plan.deadline_hours=3
-figures: .venv/run.stamp  ## draw docs/figures; recorded ones only with REPORT=DIR, REPLAY=DIR, UI=ADDRESS
+figures: .venv/dev.stamp  ## draw docs/figures; recorded ones only with REPORT=DIR, REPLAY=DIR, UI=ADDRESS
 	@$(PY) tools/plan_figure.py docs/figures/plan.png $(PLAN)
 	@$(PY) tools/scaling_model.py docs/figures/scaling-model.png >/dev/null
 	@$(PY) bench/large_batch.py --figure docs/figures/large-batch.png

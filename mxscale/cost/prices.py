@@ -10,7 +10,7 @@ import math
 from itertools import accumulate
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import Machine
@@ -261,14 +261,19 @@ def amount(value: float) -> str:
     return f"{value:.{decimals}f}"
 
 
+def in_currencies(amounts: Mapping[str, Optional[float]]) -> List[str]:
+    """Return known amounts by currency as texts, such as ["1.6000 USD", "1.4111 EUR"]."""
+    return [f"{amount(value)} {currency.upper()}" for currency, value in amounts.items() if value is not None]
+
+
 def billed(price: Price, wall_s: float, cost: Dict[str, Optional[float]]) -> Optional[str]:
     """Return the billed time of all nodes with its reasons; None if it is the wall time or the price is unknown.
 
     Args:
         cost: {"usd", "eur"} of the run, as `bill` returns it.
     """
-    known = [(amount, price.per_hour(currency)) for currency, amount in cost.items() if amount is not None]
-    seconds = next((3600 * amount / per_hour for amount, per_hour in known if per_hour), wall_s)
+    known = [(value, price.per_hour(currency)) for currency, value in cost.items() if value is not None]
+    seconds = next((3600 * value / per_hour for value, per_hour in known if per_hour), wall_s)
     if abs(seconds - wall_s) < 0.05:
         return None
     hourly = price.billing == "per_hour"

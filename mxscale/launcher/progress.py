@@ -112,5 +112,5 @@ class Progress:
             ("val/top1", "val {:.2f} %"),
         ]
         texts = [form.format(self.shown[name]) for name, form in parts if name in self.shown]
-        costs = [(name, self.shown[f"cost/{name}"]) for name in ("usd", "eur") if f"cost/{name}" in self.shown]
-        return "  ".join([*texts, *(f"{prices.amount(cost)} {name.upper()}" for name, cost in costs)])
+        costs = {currency: self.shown.get(f"cost/{currency}") for currency in ("usd", "eur")}
+        return "  ".join([*texts, *prices.in_currencies(costs)])

@@ -4,16 +4,15 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List
 
-from mxscale.config.schema import Config
+from mxscale.config.schema import RULES, Config
 from mxscale.config.verb_settings import Runs
-from mxscale.records.summary import money
-from mxscale.rundir.directory import FAILED, FINISHED, KILLED, RUNNING, RunDir, runs_of
-from mxscale.rundir.running import end_state, is_running
+from mxscale.records import summary
+from mxscale.rundir.directory import RunDir, runs_of
+from mxscale.rundir.running import ENDED, end_state, is_running
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
-JOBS = "train", "finetune"
-STATES = {FINISHED: "finished", FAILED: "failed", KILLED: "interrupted", RUNNING: "running"}
+JOBS = RULES["entry"].choices
 FIGURES = {  # heading -> metric, form
     "val top-1": ("best/val_top1", "{:.2f} %"),
     "test top-1": ("test/top1", "{:.2f} %"),
@@ -53,7 +52,7 @@ def _row(run: RunDir) -> Dict[str, Any]:
     """Return the facts of a run without those that were not recorded; of a damaged one, the error."""
     row: Dict[str, Any] = {"run": str(run), "network": "", "data": "", "ranks": None, "metrics": {}}
     try:
-        row["state"] = STATES[RUNNING if is_running(run) else end_state(run)]
+        row["state"] = "running" if is_running(run) else ENDED[end_state(run)]
         config = run.config(repeats=True)
         row.update(network=config.model.name, data=config.data.kind)
         row.update(metrics=run.figures, ranks=run.plan().sizes.ranks)
@@ -64,15 +63,7 @@ def _row(run: RunDir) -> Dict[str, Any]:
 
 def _cells(row: Dict[str, Any]) -> List[str]:
     metrics = row["metrics"]
-    figures = [form.format(metrics[name]) if name in metrics else "-" for name, form in FIGURES.values()]
-    cost = money({currency: metrics.get(f"cost/total_{currency}") for currency in ("usd", "eur")})
-    ranks = "-" if row["ranks"] is None else str(row["ranks"])
-    return [
-        row["state"],
-        row["network"] or "-",
-        row["data"] or "-",
-        ranks,
-        *figures,
-        cost or "-",
-        row.get("error", row["run"]),
-    ]
+    figures = [summary.shown(metrics, *figure) for figure in FIGURES.values()]
+    ranks = row["ranks"] and str(row["ranks"])
+    known = (row["state"], row["network"], row["data"], ranks, *figures, summary.cost(metrics, "cost/total_{}"))
+    return [*(text or "-" for text in known), row.get("error", row["run"])]

@@ -62,12 +62,12 @@ def in_short(run: RunDir) -> str:
     """Return the main figures of a run that has ended in one line."""
     figures = (run.summary() or Summary()).metrics
     parts = [
-        _shown(figures, "best/val_top1", "{:.2f} % val top-1"),
-        _shown(figures, "test/top1", "{:.2f} % test top-1"),
-        _shown(figures, "throughput/median", "{:,.0f} images/s"),
-        _shown(figures, earlier_runs.EFFICIENCY, "{:.1%} scaling efficiency"),
-        _shown(figures, "time/wall_s", "{:.1f} s"),
-        _cost(figures, "cost/total_{}") or "cost unknown",
+        shown(figures, "best/val_top1", "{:.2f} % val top-1"),
+        shown(figures, "test/top1", "{:.2f} % test top-1"),
+        shown(figures, "throughput/median", "{:,.0f} images/s"),
+        shown(figures, earlier_runs.EFFICIENCY, "{:.1%} scaling efficiency"),
+        shown(figures, "time/wall_s", "{:.1f} s"),
+        cost(figures, "cost/total_{}") or "cost unknown",
     ]
     return ", ".join(filter(None, parts))
 
@@ -83,14 +83,14 @@ def table(run: RunDir, view: Optional[str] = None, all_runs: Optional[str] = Non
     figures, skipped = summary.metrics, run.plan().skipped
     rows = [
         ("ended early", _early_end(run)),
-        ("best val top-1", _shown(figures, "best/val_top1", "{:.2f} % at step " + str(figures.get("best/step")))),
-        ("test top-1", _shown(figures, "test/top1", "{:.2f} %")),
-        ("throughput", _shown(figures, "throughput/median", "{:,.0f} images/s (median)")),
+        ("best val top-1", shown(figures, "best/val_top1", "{:.2f} % at step " + str(figures.get("best/step")))),
+        ("test top-1", shown(figures, "test/top1", "{:.2f} %")),
+        ("throughput", shown(figures, "throughput/median", "{:,.0f} images/s (median)")),
         ("scaling efficiency", earlier_runs.described(run, summary)),
-        ("waiting for data", _shown(figures, "time/data_wait_median", "{:.1%} of the time (median)")),
-        ("wall time", _shown(figures, "time/wall_s", "{:.1f} s")),
+        ("waiting for data", shown(figures, "time/data_wait_median", "{:.1%} of the time (median)")),
+        ("wall time", shown(figures, "time/wall_s", "{:.1f} s")),
         ("billed", prices.billed(price, figures.get("time/wall_s", 0.0), _amounts(figures, "cost/total_{}"))),
-        ("cost", _cost(figures, "cost/total_{}") or f"unknown: {price.why or 'no price'}"),
+        ("cost", cost(figures, "cost/total_{}") or f"unknown: {price.why or 'no price'}"),
         ("cost to target", _to(figures)),
         ("skipped images", str(skipped) if skipped else None),
         ("run directory", str(run)),
@@ -114,11 +114,12 @@ def _verdict(run: RunDir) -> Optional[str]:
     return f"{rerun['verdict']}: {rerun['why'].replace('; ', NEXT)}" if rerun.get("verdict") else None
 
 
-def _shown(figures: dict, name: str, form: str) -> Optional[str]:
+def shown(figures: dict, name: str, form: str) -> Optional[str]:
+    """Return a metric as text; None if it was not recorded."""
     return form.format(figures[name]) if figures.get(name) is not None else None
 
 
-def _cost(figures: dict, name: str) -> Optional[str]:
+def cost(figures: dict, name: str) -> Optional[str]:
     """Return the cost in each known currency. `name`: the metric, with {} for the currency."""
     return money(_amounts(figures, name))
 
@@ -129,12 +130,11 @@ def _amounts(figures: dict, name: str) -> Dict[str, Optional[float]]:
 
 def money(amounts: Mapping[str, Optional[float]]) -> Optional[str]:
     """Return an amount by currency as text, such as `1.6000 USD = 1.4111 EUR`; None if it is known in none."""
-    known = [f"{prices.amount(value)} {currency.upper()}" for currency, value in amounts.items() if value is not None]
-    return " = ".join(known) or None
+    return " = ".join(prices.in_currencies(amounts)) or None
 
 
 def _to(figures: dict) -> Optional[str]:
     """Return cost and time to the target."""
     if "time/to_target_s" not in figures:
         return None
-    return f"{_cost(figures, 'cost/{}_to_target') or 'unknown'} ({figures['time/to_target_s']:.1f} s)"
+    return f"{cost(figures, 'cost/{}_to_target') or 'unknown'} ({figures['time/to_target_s']:.1f} s)"

@@ -4,7 +4,7 @@ import time
 
 from mxscale.rundir.directory import FAILED, FINISHED, KILLED, RunDir
 
-ENDED = (FINISHED, FAILED, KILLED)
+ENDED = {FINISHED: "finished", FAILED: "failed", KILLED: "interrupted"}  # state -> word in tables
 ALIVE_S = 20.0  # the parent touches `alive` every 5 s; ranks end themselves after this time without it
 
 

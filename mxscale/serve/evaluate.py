@@ -144,16 +144,21 @@ def _opened(name: str, data: Data, packed: dict, classes: np.ndarray) -> Images:
 def evaluate(predictor: Predictor, images: Images) -> Evaluated:
     """Evaluate every image of a split once."""
     card, tally = predictor.card, Tally(len(predictor.card.class_names))
-    pictured: List[Tuple[float, int, np.ndarray]] = []  # a heap of the WORST; the pixels of all could fill the memory
-    mistakes = []
-    for mistake in _mistakes(predictor, images, tally):
-        place = heapq.heappush if len(pictured) < WORST else heapq.heappushpop
-        place(pictured, (mistake.confidence, -mistake.record, mistake.pixels))
-        mistakes.append(mistake._replace(pixels=None))
-    pixels = {-record: seen for _, record, seen in pictured}
-    mistakes = [one._replace(pixels=pixels.get(one.record)) for one in mistakes]
-    mistakes.sort(key=lambda one: (-one.confidence, one.record))
-    return Evaluated(card, images.name, "images" if images.files else "packed images", tally, mistakes)
+    mistakes: List[Mistake] = []
+
+    def listed() -> Iterator[Mistake]:
+        for mistake in _mistakes(predictor, images, tally):
+            mistakes.append(mistake._replace(pixels=None))  # those of all could fill the memory
+            yield mistake
+
+    worst = heapq.nlargest(WORST, listed(), key=_certainty)
+    mistakes.sort(key=_certainty, reverse=True)
+    return Evaluated(card, images.name, "images" if images.files else "packed images", tally, mistakes, worst)
+
+
+def _certainty(mistake: Mistake) -> Tuple[float, int]:
+    """Return the key that orders mistakes; of equal ones the first in the set is the larger."""
+    return mistake.confidence, -mistake.record
 
 
 def _mistakes(predictor: Predictor, images: Images, tally: Tally) -> Iterator[Mistake]:

@@ -28,7 +28,7 @@ class Mistake(NamedTuple):
     name: str  # path of the file, or where the image is packed
     label: int
     predicted: int
-    pixels: Optional[np.ndarray] = None  # as the network sees it
+    pixels: Optional[np.ndarray]  # as the network sees it
 
 
 class Evaluated(NamedTuple):
@@ -38,7 +38,8 @@ class Evaluated(NamedTuple):
     split: str
     read: str  # "images": their own files; "packed images": their packed copies
     tally: Tally
-    mistakes: List[Mistake]  # all, the most confident first; only the first ones have pixels
+    mistakes: List[Mistake]  # the most confident first, without pixels
+    worst: List[Mistake]  # the first ones, with pixels
 
 
 def write(evaluated: Evaluated, folder: Path) -> List[Path]:
@@ -109,7 +110,7 @@ def as_html(evaluated: Evaluated, drawn: Sequence[Drawn], classes: List[list], c
     ]
     tiles += [(f"{metrics['loss']:.4f}", "loss, nats"), (f"{metrics['f1']:.4f}", "F1, mean of classes")]
     tiles += [(f"{metrics['ece']:.4f}", "expected calibration error"), (f"{evaluated.tally.images:,}", "images")]
-    pictures = [_pictured(mistake, names) for mistake in evaluated.mistakes if mistake.pixels is not None]
+    pictures = [_pictured(mistake, names) for mistake in evaluated.worst]
     return page.render(
         TEMPLATES / "evaluation.html", evaluated=evaluated, tiles=tiles, figures=drawn, classes=classes,
         confused=confused, pictures=pictures,

@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional, Tuple, Union
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import SYMBOL, network
-from mxscale.config.schema import Config, origin_of
+from mxscale.config.schema import RULES, Config, origin_of
 from mxscale.models.model_card import ModelCard
 from mxscale.rundir import checkpoints
 from mxscale.rundir.directory import RunDir, latest_trained
@@ -34,7 +34,7 @@ def find_run(model: str, config: Config) -> Optional[RunDir]:
     """Return the run directory that `model` names; None if it names a file. Raises ConfigError."""
     kind, rest = origin_of(model)
     if kind == "latest":
-        return latest_trained(config.runs, model, ("train", "finetune"))
+        return latest_trained(config.runs, model, RULES["entry"].choices)
     if kind == "run":
         return history.find_run(config, rest, model)
     return RunDir(model) if os.path.isdir(model) else None

@@ -10,6 +10,7 @@ from mxscale.cost import prices
 from mxscale.environment import description
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
+from mxscale.rundir.running import ENDED
 from mxscale.rundir.status import Status, Summary
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory, TrialRecord
 from mxscale.tracking import tracker
@@ -20,7 +21,7 @@ from mxscale.util.errors import ConfigError
 
 TOP1, WALL, RATE = "best/val_top1", "time/wall_s", "throughput/median"
 COSTS = ("cost/total_usd", "cost/total_eur")
-STATES = {FINISHED: "finished", FAILED: "failed", REFUSED_TRIAL: "refused", KILLED: "interrupted"}
+STATES = {**ENDED, REFUSED_TRIAL: "refused"}
 
 
 class Row(NamedTuple):

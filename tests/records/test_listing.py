@@ -59,14 +59,7 @@ def test_a_damaged_run_is_listed_with_its_cause(tmp_path):
 def test_the_table_has_the_recorded_figures_and_dashes(runs, capsys):
     assert main.main(["runs", "third", f"runs={runs}"]) == 0
     head, line = capsys.readouterr().out.splitlines()
-    assert head.split("  ")[0] == "state" and line.split()[:7] == [
-        "finished",
-        "small",
-        "digits",
-        "2",
-        "-",
-        "99.00",
-        "%",
-    ]
+    assert head.split("  ")[0] == "state"
+    assert line.split()[:7] == ["finished", "small", "digits", "2", "-", "99.00", "%"]
     assert main.main(["runs", f"runs={runs}", "json=true"]) == 0
     assert [row["metrics"] for row in json.loads(capsys.readouterr().out)] == [{"test/top1": 99.0}] * 3
