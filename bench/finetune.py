@@ -17,7 +17,8 @@ import measure
 from mxscale.rundir.directory import FINISHED, RunDir
 
 PRICE = 0.34  # USD per hour: c5.2xlarge (4 cores, 16 GB; two ranks need 14 GB), us-east-1, on demand
-COMMON = ("data=imagefolder", "model=efficientnet_lite0", f"machine.usd_per_hour={PRICE}")
+COMMON = ("data=imagefolder", "model=efficientnet_lite0", "epochs=8", "data.val_share=0.2", "data.test_share=0.2",
+          f"machine.usd_per_hour={PRICE}")  # fmt: skip
 PRETRAINED = ("model.pretrained=imagenet",)
 FEW = ("data.train_per_class=10", "epochs=40", "batch.per_device=10", "validate_every=10")
 HEAD = ("model.freeze=features",)

@@ -10,14 +10,17 @@ from omegaconf.errors import OmegaConfBaseException
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.config.typed import check_group
+from mxscale.diagnose import budget_fit
+from mxscale.diagnose.record import Stopped
 from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as launcher
 from mxscale.launcher.context import Hook
 from mxscale.launcher.progress import echo
+from mxscale.launcher.setup import started
 from mxscale.records import claims
 from mxscale.rerun.rerun import Rerun
-from mxscale.rundir.directory import FAILED, FAILURE
-from mxscale.rundir.status import Status
+from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED
+from mxscale.rundir.status import KILLED, Status
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, RunFailed
@@ -53,7 +56,13 @@ def execute(composed, overrides, trial=None) -> Status:
             raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
         config, run, recorded = configure(values, overrides)
         claims.check(config.claims)
-        return launcher.execute(config, run, [Rerun(recorded), RecordFindings(), record, *([trial] if trial else [])])
+        hooks = [Rerun(recorded), RecordFindings(), record, *([trial] if trial else [])]
+        if config.epochs == "auto" and not config.budget.dry_run:
+            config = budget_fit.fitted(config, started(hooks))
+        return launcher.execute(config, run, hooks)
+    except Stopped as stopped:
+        echo(f"interrupted ({stopped}) before the training; nothing is recorded")
+        return Status(KILLED, exit=INTERRUPTED, reason=str(stopped))
     except (ConfigError, OmegaConfBaseException) as error:
         line = shown(explain(error))
         return Status(REFUSED_TRIAL, exit=refuse(line), error=line)

@@ -9,6 +9,7 @@ from mxscale.config.networks import SYMBOL
 from mxscale.config.schema import Config, flatten, from_dict, origin_of, to_dict, unflatten
 from mxscale.config.signature import within
 from mxscale.config.validation import validate
+from mxscale.launcher import choices
 from mxscale.rerun import rerun
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
@@ -25,6 +26,7 @@ def configure(values: dict, overrides) -> tuple:
     Raises:
         ConfigError: The settings are invalid, or can't be combined with the resume or rerun.
     """
+    values = with_choices(values, overrides)
     config = validated(values, overrides)
     if config.budget.dry_run and (config.resume or config.rerun.run):
         raise ConfigError("budget.dry_run=true: it prepares a new run; leave out resume= and rerun.run=")
@@ -35,6 +37,22 @@ def configure(values: dict, overrides) -> tuple:
         recorded = rerun.find(config)
         return resolve(merge_for_rerun(recorded, values, overrides)), None, recorded
     return (*_new_or_resumed(config, values, overrides), None)
+
+
+def with_choices(values: dict, overrides) -> dict:
+    """Return the settings of a new run; those of a folder of images that are not typed follow the images.
+
+    An experiment, a recipe, a resumed run and a rerun have settings of their own. Raises ConfigError.
+    """
+    typed = {override.lstrip("+~").partition("=")[0] for override in overrides}
+    recorded = values["resume"] not in (None, "auto") or values["rerun"]["run"] is not None
+    complete = recorded or typed & {"experiment", "recipe"}
+    if values["data"]["kind"] != "imagefolder" or complete or not values["data"]["root"]:
+        return values
+    names = [{"model": "model.name", "augment": "data.augment"}.get(key, key) for key in typed if key != "data"]
+    config = validated(values, overrides)
+    chosen = choices.choose(config, lambda key: within(key, names))
+    return unflatten({**flatten(values), **chosen})
 
 
 def with_typed_size(values: dict, overrides) -> dict:
@@ -128,6 +146,8 @@ def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
         if key in ("experiment", "recipe", "debug"):  # represents the settings that its file changes, of any group
             names = [name for name in composed if composed[name] != usual[name]]
         for name in names:
+            if override == "epochs=auto":  # fitted when the run was new
+                continue
             if name.split(".")[0] in RESUMABLE:
                 merged[name] = composed[name]
             elif requested.get(name) != composed[name]:
@@ -178,6 +198,8 @@ def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Con
 def unfinished_run_of(config: Config) -> Optional[RunDir]:
     """Return the newest unfinished run of the same config, which resume=auto resumes."""
     wanted = {k: v for k, v in flatten(to_dict(config)).items() if k.split(".")[0] not in RESUMABLE}
+    if config.epochs == "auto":
+        del wanted["schedule.steps"]  # fitted when the run was new
     for run in directory.runs_of(config.runs, config.entry):
         if run.state == directory.FINISHED:
             continue

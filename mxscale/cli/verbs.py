@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 from hydra.core.hydra_config import HydraConfig
 
-from mxscale.cli.settings import resolve, validated, with_typed_size
+from mxscale.cli.settings import resolve, validated, with_choices, with_typed_size
 from mxscale.config.networks import NAMES
 from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.config.validation import validate
@@ -95,6 +95,10 @@ def _resolved(values: dict) -> Config:
     return resolve(_validated(values))
 
 
+def _as_a_run(values: dict) -> Config:
+    return _resolved(with_choices(values, HydraConfig.get().overrides.task))
+
+
 def _main(module: str, settings: Callable[[dict], Any], group: Optional[str] = None) -> Callable[[dict, Any], Any]:
     """Return a function that calls a module's `main` with a run's settings and the verb's own, or a group of them."""
 
@@ -120,7 +124,7 @@ VERBS: Dict[str, Verb] = {
     "train": Verb("train", "train a network from random or pretrained weights"),
     "finetune": Verb("train", "replace the head of a trained network and train it on other classes"),
     "find-lr": Verb("train", "suggest a learning rate by a short run whose rate rises until the loss diverges",
-        _main("diagnose.find_lr", _resolved, "find_lr"), grouped("find_lr", FindLr)),
+        _main("diagnose.find_lr", _as_a_run, "find_lr"), grouped("find_lr", FindLr)),
     "predict": Verb("use", "predict the classes of images: mxscale predict MODEL IMAGES",
         _main("serve.predict", _validated), Predict, ("model", "tracking"), ("source",), "images"),
     "evaluate": Verb("use", "evaluate a network on a labelled split: mxscale evaluate MODEL",
@@ -132,7 +136,7 @@ VERBS: Dict[str, Verb] = {
     "layers": Verb("use", "print the layers of networks with their parameters and FLOPs: mxscale layers NETWORK",
         layers, Layers, (), listed="networks"),
     "diagnose": Verb("measure", "measure where the time of a training step goes, and suggest settings",
-        _main("diagnose.diagnosis", _resolved, "diagnose"), grouped("diagnose", Diagnose)),
+        _main("diagnose.diagnosis", _as_a_run, "diagnose"), grouped("diagnose", Diagnose)),
     "test-io": Verb("measure", "measure the input pipeline in images/s by reader and threads",
         _main("diagnose.input_rates", _resolved, "io"), grouped("io", InputRates),
         ("data", "data.augment", "tracking")),

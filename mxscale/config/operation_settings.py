@@ -48,18 +48,25 @@ class Machine:
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on the cost of a run, all attempts together."""
+    """Limits on the cost and the time of a run, all attempts together."""
 
     max_usd: Optional[float] = setting(None, "stop at a checkpoint before the cost exceeds this", unit="USD", above=0)
     max_eur: Optional[float] = setting(None, "stop at a checkpoint before the cost exceeds this", unit="EUR", above=0)
+    minutes: Optional[float] = setting(None, "stop at a checkpoint before this time is over", unit="min", above=0)
     dry_run: bool = setting(False, "prepare the run, print its size, time and cost, and exit")
     images_per_s: Optional[float] = setting(None, "dry_run: throughput of all devices", unit="images/s", above=0)
 
     @property
     def bounds(self) -> Dict[str, float]:
-        """The limits that are set: {"usd": ..., "eur": ...}."""
+        """The limits on the cost that are set: {"usd": ..., "eur": ...}."""
         limits = {"usd": self.max_usd, "eur": self.max_eur}
         return {currency: most for currency, most in limits.items() if most is not None}
+
+    @property
+    def stated(self) -> str:
+        """The limits as they are set, such as "budget.max_usd=2 and budget.minutes=15"; "" without any."""
+        minutes = [] if self.minutes is None else [f"budget.minutes={self.minutes:g}"]
+        return " and ".join([*(f"budget.max_{currency}={most:g}" for currency, most in self.bounds.items()), *minutes])
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,9 @@ class Config:
         "run", "part of the name of its directory", pattern=r"(?!\.{1,2}\Z)[^/]+", form="a plain file name"
     )
     seed: int = setting(1, "seed of initial weights, order, augmentation and dropout", low=0, high=MAX_SEED)
-    epochs: int = setting(20, "length of the training", unit="epochs", low=1)
+    epochs: Any = setting(
+        20, "length of the training; auto: what the budget leaves time for", unit="epochs", keyword="auto", low=1
+    )
     max_steps: Optional[int] = setting(None, "end the training early, after this many steps", unit="steps", low=1)
     precision: str = setting("float32", "number format of the training", choices=PRECISIONS)
     label_smoothing: float = setting(0.0, "label smoothing (arXiv:1512.00567, sec. 7)", low=0, high=0.999)

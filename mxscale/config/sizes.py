@@ -77,7 +77,7 @@ def sizes(config: Config, ranks: int, train_images: int, shards: Optional[int] =
             f"{train_images} training images; use {advice}"
         )
     reference = config.schedule.reference_batch
-    total = config.epochs * steps
+    total = steps * (1 if config.epochs == "auto" else config.epochs)  # auto: known when the training starts
     return Sizes(
         ranks=ranks,
         shards=shards,

@@ -57,11 +57,27 @@ def kvstore(key: str, name: str) -> str:
 def _check_run(config: Config) -> None:
     if config.stop_at_target and config.target_top1 is None:
         raise ConfigError("stop_at_target=true: set target_top1, the validation accuracy in percent that ends the run")
+    if config.epochs == "auto":
+        _check_fitted(config)
     rerun, objective = config.rerun, config.sweep.objective
     if rerun.run == "" or (rerun.strict and rerun.run is None):
         raise ConfigError("rerun.run is missing: set rerun=ID to an MLflow run ID or a run directory")
     if not objective or len(set(objective)) < len(objective):
         raise ConfigError(f"sweep.objective={objective}: expected [accuracy], [cost] or [accuracy,cost]")
+
+
+def _check_fitted(config: Config) -> None:
+    """Raise ConfigError if epochs=auto has no budget to follow, or another setting that ends the training."""
+    if not config.budget.stated:
+        raise ConfigError("epochs=auto: set budget.minutes, budget.max_usd or budget.max_eur, which it follows")
+    ends = {"max_steps": config.max_steps, "schedule.steps": config.schedule.steps}
+    for key, value in ends.items():
+        if value is not None:
+            raise ConfigError(f"epochs=auto with {key}={value}: the budget ends the training; leave one of them out")
+    if "milestones" in SCHEDULES[config.schedule.kind].options:
+        raise ConfigError(
+            f"epochs=auto with schedule={config.schedule.kind}: its milestones are epochs; use schedule=cosine"
+        )
 
 
 def _check_data(data: Data) -> None:

@@ -1,4 +1,4 @@
-"""The budget of a run: `budget.max_usd` and `budget.max_eur`. A run stops before its cost exceeds a bound.
+"""The budget of a run: `budget.max_usd`, `max_eur` and `minutes`. A run stops before it exceeds one of them.
 
 The ranks are asked to stop, as by a signal, while there is time for what a stop takes: two steps, a batch of an
 interrupted validation, a checkpoint, the end of the processes. Each is estimated by the longest recent duration
@@ -7,7 +7,7 @@ times 1.5. Ranks that are still running `shutdown_s` before the bound are killed
 
 import math
 import time
-from typing import Dict, Iterable, List, Optional, Sequence
+from typing import Iterable, List, Optional, Sequence
 
 from mxscale.config.schema import Budget
 from mxscale.cost import prices, run_cost
@@ -27,7 +27,7 @@ RECENT = 20  # lines of metrics from which the step time is estimated
 
 
 def check(budget: Budget, price: Price, earlier: Sequence[Usage] = ()) -> None:
-    """Refuse bounds without a price, and bounds that the start of another attempt exceeds.
+    """Refuse bounds without a price, and a budget that the start of another attempt exceeds.
 
     Args:
         price: Content of price.json, with the number of nodes of that attempt.
@@ -37,6 +37,8 @@ def check(budget: Budget, price: Price, earlier: Sequence[Usage] = ()) -> None:
         ConfigError: The budget is refused.
     """
     bounds, following = budget.bounds, Usage(0, price.nodes)
+    if minutes_left_s(budget, earlier) <= 0:
+        raise ConfigError(f"budget.minutes={budget.minutes:g}: the earlier attempts have used it up; raise it")
     for currency, bound in bounds.items():
         setting = f"budget.max_{currency}={bound:g}"
         if not price.known:
@@ -58,9 +60,9 @@ class BudgetMonitor:
 
     def __init__(self, run: RunDir, budget: Budget, plan: Plan, attempt: int):
         self.reason: Optional[str] = None  # REASON, once the attempt has to stop
-        self.bounds, self.shutdown_s = budget.bounds, shutdown_s(plan)
+        self.budget, self.shutdown_s = budget, shutdown_s(plan)
         self.deadline = deadline(run, budget, attempt)
-        self.durations = Durations(run, plan) if self.bounds else None
+        self.durations = Durations(run, plan) if budget.stated else None
 
     def should_stop(self) -> bool:
         """Return whether the ranks have to be asked to stop now; true once."""
@@ -77,11 +79,11 @@ class BudgetMonitor:
         if time.time() < self.deadline - self.shutdown_s:
             return False
         self.reason = REASON
-        echo(f"{describe(self.bounds)} is spent: ending the ranks; the last checkpoint is complete")
+        echo(f"{self.budget.stated} is spent: ending the ranks; the last checkpoint is complete")
         return True
 
     def stop_message(self) -> str:
-        return f"{describe(self.bounds)} is nearly spent: finishing the step and writing a checkpoint"
+        return f"{self.budget.stated} is nearly spent: finishing the step and writing a checkpoint"
 
 
 def shutdown_s(plan: Plan) -> float:
@@ -89,18 +91,24 @@ def shutdown_s(plan: Plan) -> float:
     return SHUTDOWN_S + (0.0 if all(host.here for host in plan.hosts) else REMOTE_SHUTDOWN_S)
 
 
-def describe(bounds: Dict[str, float]) -> str:
-    return " and ".join(f"budget.max_{currency}={bound:g}" for currency, bound in bounds.items())
-
-
 def deadline(run: RunDir, budget: Budget, attempt: int) -> float:
-    """Return when the cost of the current attempt exceeds a bound, in seconds since 1970; inf without a bound."""
-    if not budget.bounds:
+    """Return when the current attempt exceeds its budget, in seconds since 1970; inf without a budget."""
+    if not budget.stated:
         return math.inf
     price, attempts = run.price(), run.attempts
     began = attempts[-1].started_ms
     *before, following = run_cost.usage(attempts, price, attempt, began)
-    return began / 1000 + prices.affordable_s(price, budget.bounds, before, following)
+    return began / 1000 + allowed_s(budget, price, before, following)
+
+
+def allowed_s(budget: Budget, price: Price, before: Sequence[Usage], following: Usage) -> float:
+    """Return the wall time in seconds that an attempt may last; see prices.affordable_s."""
+    return min(minutes_left_s(budget, before), prices.affordable_s(price, budget.bounds, before, following))
+
+
+def minutes_left_s(budget: Budget, before: Sequence[Usage]) -> float:
+    """Return the seconds that budget.minutes leaves after earlier attempts; inf without it."""
+    return math.inf if budget.minutes is None else 60 * budget.minutes - sum(used.seconds for used in before)
 
 
 def check_prepared(run: RunDir, budget: Budget, attempt: int) -> None:
@@ -109,7 +117,7 @@ def check_prepared(run: RunDir, budget: Budget, attempt: int) -> None:
     least = DEFAULT_S + shutdown_s(run.plan())
     if left < least:
         raise ConfigError(
-            f"{describe(budget.bounds)}: it pays for {max(0.0, left):.0f} s after the preparation, and the "
+            f"{budget.stated}: it leaves {max(0.0, left):.0f} s after the preparation, and the "
             f"ranks' start and end take at least {least:.0f} s; raise it"
         )
 
@@ -118,7 +126,7 @@ class Durations:
     """The durations of steps and checkpoints of a run, from its metrics file and its checkpoints, in seconds."""
 
     def __init__(self, run: RunDir, plan: Plan):
-        self.run, self.global_batch, self.shutdown_s = run, plan.sizes.global_batch, shutdown_s(plan)
+        self.run, self.sizes, self.shutdown_s = run, plan.sizes, shutdown_s(plan)
         self.steps_s: List[float] = []  # of the last lines
         self.checkpoint_s: Optional[float] = None  # the longest; None before the first
         self._last: Optional[dict] = None
@@ -135,7 +143,7 @@ class Durations:
                 self._add_checkpoint(self._last)
             rate = line["metrics"].get("throughput/images_per_s")
             if rate:
-                self.steps_s = [*self.steps_s, self.global_batch / rate][-RECENT:]
+                self.steps_s = [*self.steps_s, self.sizes.global_batch / rate][-RECENT:]
             self._last = line
         if self._last:
             self._add_checkpoint(self._last)
@@ -154,4 +162,6 @@ class Durations:
         """Return the longest time until the processes of a run that is asked to stop now have ended."""
         step_s = MARGIN * max(self.steps_s) if self.steps_s else DEFAULT_S
         checkpoint_s = DEFAULT_S if self.checkpoint_s is None else MARGIN * self.checkpoint_s
-        return 3 * step_s + checkpoint_s + self.shutdown_s  # three steps, or two and a batch of a validation
+        # Three steps, or two and a batch of a validation; fewer at the end
+        steps = min(3, self.sizes.total_steps - (self._last["step"] if self._last else 0))
+        return steps * step_s + checkpoint_s + self.shutdown_s

@@ -8,7 +8,7 @@ from typing import Any, Dict
 from mxscale.config.schema import Config, Data
 from mxscale.cost import prices
 from mxscale.data import manifest
-from mxscale.launcher import budget, setup
+from mxscale.launcher import setup
 from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.launcher.progress import echo
 from mxscale.records.summary import money
@@ -46,6 +46,8 @@ def describe(packed: Dict[str, Any], data: Data) -> str:
 def estimate(config: Config, plan: Plan, price: Price) -> str:
     """Return the lines on time and cost of the training at the rate of budget.images_per_s, without validations."""
     rate = config.budget.images_per_s
+    if config.epochs == "auto":
+        return f"time      {config.budget.stated}: the epochs are fitted to it when the training starts"
     if rate is None:
         return "time      unknown: give budget.images_per_s=N, the rate that a run of some steps prints"
     seconds = plan.sizes.total_steps * plan.sizes.global_batch / rate
@@ -59,5 +61,5 @@ def estimate(config: Config, plan: Plan, price: Price) -> str:
     lines.append(f"cost      {money(total)}")
     for currency, bound in config.budget.bounds.items():
         exceeded = total[currency] > bound
-        lines.append(f"budget    {budget.describe({currency: bound})} is {'exceeded' if exceeded else 'enough'}")
+        lines.append(f"budget    budget.max_{currency}={bound:g} is {'exceeded' if exceeded else 'enough'}")
     return "\n".join(lines)

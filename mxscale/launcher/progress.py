@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from typing import Callable, Iterator
+from typing import Callable, Iterator, Optional, Tuple
 
 from tqdm import tqdm
 
@@ -18,6 +18,8 @@ from mxscale.rundir.plan import Plan
 from mxscale.util.redaction import shown
 
 LINE_S = 30.0  # between two lines where there is no terminal
+BETWEEN_STEPS = ("validation", "checkpoint")  # phases of a heartbeat
+STOPPING_S = 5.0  # between two lines on what a stop waits for
 
 
 def echo(text: str, stream=None) -> None:
@@ -57,6 +59,8 @@ class Progress:
         self.follower, self.sizes, self.cost_at = Follower(run), plan.sizes, cost_at
         self.shown, self.step, self.printed = {}, 0, time.monotonic()
         self.begun, self.bar = False, None
+        self.first: Optional[Tuple[int, int]] = None  # step and time in ms of the attempt's first line
+        self.last_at = self.stop_asked_at = None  # in seconds: of the last line, of a stop request
         self.run = run
 
     def update(self) -> bool:
@@ -64,22 +68,47 @@ class Progress:
         for line in self.follower.new_lines():
             first, self.begun = not self.begun, True
             self.shown.update(line["metrics"], **self.cost_at(line))
-            self.step = line["step"]
+            self.step, self.last_at = line["step"], time.monotonic()
+            self.first = self.first or (self.step, line["time_ms"])
             if sys.stderr.isatty():
                 self._move_bar(first)
-            elif "val/top1" in line["metrics"] or self._due():
-                self._print(self._figures())
-        if self.begun and not sys.stderr.isatty() and self._due():  # slow steps, or a long validation
-            self._print(f"no new line; rank 0: {self._phase()}")
+            elif "val/top1" in line["metrics"] or (self._due(LINE_S) and self.step % self.sizes.steps_per_epoch):
+                self._print(self._figures() + self._time_left(line["time_ms"]))
+        if self.begun and self.stop_asked_at:
+            if self._due(STOPPING_S):
+                self._print(f"stopping, asked {time.monotonic() - self.stop_asked_at:.0f} s ago; {self._under_way()}")
+        elif self.begun and not sys.stderr.isatty() and self._due(LINE_S) and self._silent_s() >= LINE_S:
+            self._print(self._under_way())
         return self.begun
 
-    def _due(self) -> bool:
-        return time.monotonic() >= self.printed + LINE_S
+    def stop_asked(self) -> None:
+        """Say from now on what the stop waits for."""
+        self.stop_asked_at = self.printed = time.monotonic()
+
+    def _silent_s(self) -> float:
+        """Return the seconds since the last line: a slow step, or a long validation."""
+        return time.monotonic() - self.last_at
+
+    def _due(self, interval_s: float) -> bool:
+        return time.monotonic() >= self.printed + interval_s
 
     def _print(self, text: str) -> None:
         epoch = round(self.step / self.sizes.steps_per_epoch, 2)
         echo(f"epoch {epoch:g}  step {self.step}/{self.sizes.total_steps}  {text}")
         self.printed = time.monotonic()
+
+    def _time_left(self, now_ms: int) -> str:
+        """Return the time of the remaining steps by those of this attempt so far, validations included."""
+        begun, begun_ms = self.first
+        if self.step == begun or self.step == self.sizes.total_steps:
+            return ""
+        left_s = (now_ms - begun_ms) / 1000 / (self.step - begun) * (self.sizes.total_steps - self.step)
+        return f"  {tqdm.format_interval(left_s)} left"
+
+    def _under_way(self) -> str:
+        """Return what rank 0 has been doing since the last line."""
+        phase, since = self._phase(), f"under way for {self._silent_s():.0f} s"
+        return f"{phase} {since}" if phase in BETWEEN_STEPS else f"step {self.step + 1} {since} (rank 0: {phase})"
 
     def _phase(self) -> str:
         """Return what rank 0 is doing, as it states in its heartbeat."""

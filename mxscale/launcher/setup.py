@@ -58,7 +58,6 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     Raises:
         ConfigError: Hosts, price, budget, weights or tracking URI can't be used.
     """
-    started = next((hook.started for hook in hooks if hook.started), psutil.Process().create_time())
     nodes = hosts.find(config)
     price = price_of(config, nodes, run, hooks)
     budget.check(config.budget, price, run_cost.so_far(run))
@@ -66,7 +65,12 @@ def check(config: Config, run: Optional[RunDir], hooks: Sequence[Hook]) -> Resou
     weights_file = pretrained_file(config, run)
     if config.tracking.enabled:
         uris.store_uri(config.tracking, config.runs)  # raises ConfigError for an invalid URI
-    return Resources(nodes, price, started, weights_file)
+    return Resources(nodes, price, started(hooks), weights_file)
+
+
+def started(hooks: Sequence[Hook]) -> float:
+    """Return when a run that starts in this process begins to be billed, in seconds since 1970."""
+    return next((hook.started for hook in hooks if hook.started), psutil.Process().create_time())
 
 
 def check_horovod(comm: Comm, launch: Launch) -> None:
@@ -226,8 +230,7 @@ def prepare(context: RunContext) -> None:
     if signals.reason or not child.returncode:
         return
     if spent:
-        bounds = budget.describe(config.budget.bounds)
-        raise ConfigError(f"{bounds}: the preparation alone costs more; raise it")
+        raise ConfigError(f"{config.budget.stated}: the preparation alone exceeds it; raise it")
     refused = run.read("refused.json")
     if refused:
         raise ConfigError(refused["error"])

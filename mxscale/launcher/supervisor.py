@@ -96,7 +96,8 @@ class Supervisor:
             failure = self._start_timeout(now)
             if failure:
                 return failure
-            self._request_stop(now)
+            if self._request_stop(now):
+                progress.stop_asked()
             if self._must_end(now):
                 return None
             failed = self._failed_ranks()
@@ -123,11 +124,11 @@ class Supervisor:
             return self.monitor.never_begun(limit_s)
         return None
 
-    def _request_stop(self, now: float) -> None:
-        """Ask the ranks to stop, once, after a signal or before the budget is exceeded."""
+    def _request_stop(self, now: float) -> bool:
+        """Ask the ranks to stop, once, after a signal or before the budget is exceeded; return whether it did."""
         over_budget = self.budget.should_stop()
         if self.stop_requested_at is not None or not (self.signals.reason or over_budget):
-            return
+            return False
         self.stop_requested_at = now
         if self.signals.reason:
             self.run.ask_to_stop(f"signal {self.signals.reason}")
@@ -135,6 +136,7 @@ class Supervisor:
         else:
             self.run.ask_to_stop(self.budget.reason)
             echo(f"\n{self.budget.stop_message()}")
+        return True
 
     def _must_end(self, now: float) -> bool:
         """Return whether the time for a final checkpoint is over."""

@@ -76,6 +76,8 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
     server = _server(config, settings, links) if served else None
     device_rates, rate_sources, error = _rates(network, nodes, swept, settings.images_per_s, runs)
     epochs, fed = settings.epochs or config.epochs, settings.input_images_per_s
+    if epochs == "auto":
+        raise ConfigError("epochs=auto: a plan has a number of epochs; set plan.epochs")
     buckets = {
         delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
         for delayed in (False, True)

@@ -54,6 +54,20 @@ def test_lower_of_two_bounds_applies():
     assert prices.affordable_s(price(), both, (), Usage(0, 1)) == pytest.approx(1800)
 
 
+def test_minutes_are_those_of_all_attempts_together():
+    limits, following = Budget(minutes=10, max_usd=36), Usage(0, 1)
+    assert budget.allowed_s(limits, price(), (), following) == 600
+    assert budget.allowed_s(limits, price(), [Usage(200, 1)], following) == 400
+    assert budget.allowed_s(limits, price(usd=720.0), [Usage(100, 1)], following) == 80  # the cost is reached first
+    free = prices.freeze_price(Machine(), 0, TODAY)
+    assert budget.allowed_s(Budget(minutes=10), free, (), following) == 600  # minutes need no price
+    budget.check(Budget(minutes=10), free, [Usage(599, 1)])
+    assert (
+        error_of(budget.check, Budget(minutes=10), free, [Usage(600, 1)])
+        == "budget.minutes=10: the earlier attempts have used it up; raise it"
+    )
+
+
 def test_earlier_attempts_and_set_up_reduce_affordable_seconds():
     # 2 nodes x 10 min = 12 USD, with 5 min of set-up 18 USD: 18 of 36 are left, on one node for 30 min
     assert seconds(36, price(setup_minutes=5), (600, 2)) == pytest.approx(1800)
@@ -244,6 +258,11 @@ def test_stop_time_follows_from_observed_durations(tmp_path):
     assert observed.stop_s() == pytest.approx(1.5 * (3 * 0.4 + 3) + 3)
 
 
+def test_the_last_steps_leave_less_to_wait_for(tmp_path):
+    run = a_run(tmp_path, [(1, 990, 10, trained(50.0)), (1, 999, 12, trained(50.0))])
+    assert durations(run).stop_s() == pytest.approx(1.5 * 0.2 + 3 + 3)
+
+
 def test_remote_ranks_take_longer_to_end(tmp_path):
     run = a_run(tmp_path)
     alone = durations(run).stop_s()
@@ -286,7 +305,7 @@ def test_no_ranks_after_preparation_spent_budget(tmp_path, monkeypatch):
     run = a_run(tmp_path)
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 95)
     budget.check_prepared(run, Budget(max_usd=1.05), 1)
-    with pytest.raises(ConfigError, match=r"budget.max_usd=1: it pays for 5 s after the preparation"):
+    with pytest.raises(ConfigError, match=r"budget.max_usd=1: it leaves 5 s after the preparation"):
         budget.check_prepared(run, Budget(max_usd=1.0), 1)
 
 
@@ -307,7 +326,7 @@ def test_preparation_ends_before_it_exceeds_bound(tmp_path, monkeypatch):
     monotonic = time.monotonic()
     forever = commands.Command(["sleep", "600"], dict(os.environ))
     monkeypatch.setattr(commands, "preparation", lambda *_: forever)
-    with pytest.raises(ConfigError, match=r"^budget.max_usd=1: the preparation alone costs more; raise it"):
+    with pytest.raises(ConfigError, match=r"^budget.max_usd=1: the preparation alone exceeds it; raise it"):
         setup.prepare(context(run))
     assert 0.9 < time.monotonic() - monotonic < 300  # of 600; it had time until 97 s
 

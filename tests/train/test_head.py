@@ -1,7 +1,5 @@
 """Frozen layers of a fine-tuning, and the progress that its parent shows."""
 
-import json
-
 import in_process
 import mxnet as mx
 import numpy as np
@@ -9,9 +7,7 @@ import pytest
 from composed import composed
 
 from mxscale.cli import settings
-from mxscale.config.schema import from_dict
-from mxscale.config.sizes import Sizes
-from mxscale.launcher import progress, setup
+from mxscale.launcher import setup
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
@@ -40,34 +36,6 @@ def loud(tmp_path):
     arrays["features.5.1.body.4.gamma"] = arrays["features.5.1.body.4.gamma"] * 1000
     weights.save(tmp_path / "loud.params", arrays)
     return f"model.pretrained={tmp_path}/loud.params"
-
-
-def test_a_line_without_metrics_begins_an_attempt(tmp_path):
-    """A resume that first repeats a validation writes one."""
-    run = directory.create(from_dict({"runs": str(tmp_path)}))
-    watched = progress.Progress(run, Plan(sizes=Sizes(2, 2, 4, 8, 0.1, 160, 20, 40, 0)), lambda line: {})
-    assert not watched.update()
-    run.metrics_file.write_text(json.dumps({"attempt": 1, "step": 10, "time_ms": 1, "metrics": {}}) + "\n")
-    assert watched.update()
-
-
-def test_a_long_phase_is_printed_every_30_seconds(tmp_path, monkeypatch, capsys):
-    run = directory.create(from_dict({"runs": str(tmp_path)}))
-    plan = Plan(sizes=Sizes(2, 2, 4, 8, 0.1, 160, 20, 40, 0))
-    watched = progress.Progress(run, plan, lambda line: {})
-    line = {"attempt": 1, "step": 10, "time_ms": 1, "metrics": {"train/loss": 1.5}}
-    run.metrics_file.write_text(json.dumps(line) + "\n")
-    run.rank_alive(0).parent.mkdir(exist_ok=True)
-    run.rank_alive(0).write_text(json.dumps({"phase": "validation"}) + "\n")
-    clock = [1000.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    watched.printed = 990.0
-    for clock[0] in (1000.0, 1020.0, 1030.0, 1051.0):
-        watched.update()
-    assert capsys.readouterr().out.splitlines() == [
-        "epoch 0.5  step 10/40  no new line; rank 0: validation",
-        "epoch 0.5  step 10/40  no new line; rank 0: validation",
-    ]
 
 
 @pytest.mark.slow

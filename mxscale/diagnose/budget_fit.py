@@ -1,0 +1,127 @@
+"""`epochs=auto`: a training that its budget leaves time for.
+
+A short run of the same ranks measures steps, validation, test and end. The number of steps follows before the training
+starts, and the schedule decays over them. The run records it as `epochs`, `max_steps` and `schedule.steps`, so a resume
+and a rerun repeat it.
+"""
+
+import math
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, Tuple
+
+from mxscale.config.optimizers import SCHEDULES
+from mxscale.config.schema import Config
+from mxscale.config.sizes import Sizes
+from mxscale.cost.prices import Usage
+from mxscale.diagnose import timing
+from mxscale.diagnose.probes import untimed
+from mxscale.diagnose.record import ProbeFailed
+from mxscale.environment import hosts
+from mxscale.launcher import budget, setup
+from mxscale.launcher.context import Signals
+from mxscale.launcher.progress import echo
+from mxscale.rundir.plan import Plan
+from mxscale.util.errors import ConfigError, RunFailed
+
+WARMUP, TIMED = 2, 6  # steps
+LEAST_S = 3.0  # of timed steps: where they take less, a second short run takes more of them
+SHARE = 0.03  # of the time left: of a second short run, and at least kept for what goes slower than measured
+
+
+class Durations(NamedTuple):
+    """What the parts of a run take, in seconds."""
+
+    start: float  # until the first step
+    step: float
+    validation: float
+    checkpoint: float
+    end: float  # the test, and until the last process has ended
+
+    def steps_in(self, seconds: float, interval: int) -> float:
+        """Return how many steps a run of `seconds` has that validates after each `interval` of them, and at its end."""
+        each = self.step + (self.validation + self.checkpoint) / interval
+        return (seconds - self.start - self.validation - self.checkpoint - self.end) / each
+
+
+def fitted(config: Config, started: float) -> Config:
+    """Return the config with the number of steps that its budget leaves time for.
+
+    Args:
+        started: When the run began to be billed, in seconds since 1970.
+
+    Raises:
+        ConfigError: The short run is refused, or the budget is too small for a step.
+        RunFailed: The short run failed.
+        Stopped: A signal arrived.
+    """
+    price = setup.price_of(config, hosts.find(config))
+    budget.check(config.budget, price)
+    deadline = started + budget.allowed_s(config.budget, price, (), Usage(0, price.nodes))
+    echo(f"epochs=auto: a short run measures what fits into {config.budget.stated}")
+    plan, durations = measured(config, WARMUP + TIMED)
+    if durations.step * TIMED < LEAST_S:
+        steps = min(math.ceil(SHARE * (deadline - time.time()) / durations.step), 1000)
+        plan, durations = measured(config, max(steps, WARMUP + TIMED))
+    return fitted_to(config, plan, durations, deadline - time.time())
+
+
+def measured(config: Config, steps: int) -> Tuple[Plan, Durations]:
+    """Take steps in a short run, which then validates, and tests, as every run does at its end; discard it."""
+    short = replace(untimed(config), max_steps=steps)
+    Path(config.runs).mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix=".short-run-", dir=config.runs)  # which all hosts see
+    try:
+        with Signals() as signals:
+            began = time.time()
+            run = timing.ShortRun(short, Path(folder) / "0")
+            with timing.stopping([run], signals):
+                timing.wait_for([run], signals, lambda _: run.process.poll() == 0)
+            return run.run().plan(), durations_of(run.run(), began, time.time())
+    except ProbeFailed as error:
+        raise RunFailed(f"epochs=auto: the short run failed: {error}") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def durations_of(run, began: float, ended: float) -> Durations:
+    """Return the durations of a run of some steps, from its metrics and the times of its process."""
+    lines, plan = list(run.lines()), run.plan()
+    at = [(line["time_ms"] / 1000, line["step"], line["metrics"]) for line in lines]
+    rates = [metrics[timing.RATE] for _, step, metrics in at if timing.RATE in metrics and step > WARMUP]
+    trained = max(when for when, _, metrics in at if timing.RATE in metrics)
+    validated = max(when for when, _, metrics in at if "val/top1" in metrics)
+    tested = max((when for when, _, metrics in at if "test/top1" in metrics), default=None)
+    validation, checkpoint = validated - trained, 0.0
+    if tested:  # a checkpoint was written before the test
+        images = plan.splits["test"].count / plan.splits["val"].count
+        checkpoint = max(0.0, tested - validated - validation * images)
+    step = sum(plan.sizes.global_batch / rate for rate in rates) / len(rates)
+    return Durations(at[0][0] - began, step, validation, checkpoint, ended - validated - checkpoint)
+
+
+def fitted_to(config: Config, plan: Plan, durations: Durations, left_s: float) -> Config:
+    """Return the config with as many steps as `left_s` seconds have room for. Raises ConfigError for less than one."""
+    sizes: Sizes = plan.sizes
+    # A stop for the budget would come this long before its end
+    checkpoint_s = max(budget.DEFAULT_S, budget.MARGIN * durations.checkpoint)
+    reserve = budget.MARGIN * 3 * durations.step + checkpoint_s + budget.shutdown_s(plan)
+    interval = config.validate_every * sizes.steps_per_epoch
+    steps = math.floor(durations.steps_in(left_s - max(reserve, SHARE * left_s), interval))
+    if steps < 1:
+        fixed = durations.start + durations.validation + durations.end + reserve
+        raise ConfigError(
+            f"{config.budget.stated}: {left_s:.0f} s are left; start, validation and end take {fixed:.0f} s; raise it"
+        )
+    epochs = steps / sizes.steps_per_epoch
+    echo(
+        f"epochs=auto: {steps:,} steps, {epochs:.3g} epochs: a step takes {durations.step:.3g} s "
+        f"({sizes.global_batch / durations.step:,.0f} images/s), a validation {durations.validation:.3g} s"
+    )
+    decays = "steps" in SCHEDULES[config.schedule.kind].options
+    schedule = replace(config.schedule, steps=steps if decays else None)
+    log_every = min(config.log_every, max(1, steps // 10))  # the budget knows the step time from these lines
+    return replace(config, epochs=math.ceil(epochs), max_steps=steps, log_every=log_every, schedule=schedule)

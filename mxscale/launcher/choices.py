@@ -1,0 +1,210 @@
+"""Defaults that follow a folder of images: network, image size, epochs, batch, split and crops.
+
+What neither the command line nor an experiment sets is chosen by the images' number and sizes and by what the machine
+computes. The run records the values, so a resume and a rerun repeat them. Measured rates are kept beside the packed
+sets, so the same folder on the same machine gives the same choice.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+
+from mxscale.config.networks import NETWORKS
+from mxscale.config.schema import Config, flatten, to_dict
+from mxscale.config.sizes import auto_ranks
+from mxscale.data.survey import Survey, survey
+from mxscale.environment import gpus, machine
+from mxscale.environment.container_limits import available_cores
+from mxscale.environment.description import ROOT
+from mxscale.launcher.progress import echo
+from mxscale.util.atomic_files import write_text
+from mxscale.util.errors import RunFailed
+from mxscale.util.paths import absolute
+
+SMALL_SET = 10_000  # images: fewer are split 80/10/10, and their crops keep at least half of an image
+STEPS = 8  # in an epoch, at least, as far as the batch can be smaller
+PRETRAINED = "efficientnet_lite0"  # what finetune starts from
+# entry -> images that a training sees, its fewest and its most epochs
+LENGTH = {"train": (100_000, 10, 100), "finetune": (13_000, 3, 40)}
+MINUTES = 15.0  # aim of a training from random weights
+VALIDATIONS = 1.15  # time of a training with its validations, over that of its steps
+SCAN = 48  # pixels: images up to this size have networks of their own
+# (network, image size) by their cost
+FOR_SCANS = (("small", 32), ("resnet9", 32))
+FOR_PHOTOGRAPHS = (*(("resnet18_v1b", side) for side in (64, 96, 128, 160, 224)), ("resnet50_v1b", 224))
+ENLARGED = 1.15  # by this factor at most an image is smaller than the network's input
+
+
+class Choice(NamedTuple):
+    """The value of a setting, and why it has it."""
+
+    value: Any
+    reason: str
+
+
+Rate = Callable[[str, int, int], float]  # network, image size, batch -> images/s of all devices
+
+
+def choose(config: Config, is_set: Callable[[str], bool]) -> Dict[str, Any]:
+    """Return the chosen values by key, and print them with their reasons.
+
+    Args:
+        config: With data.kind=imagefolder.
+        is_set: Whether the command line or an experiment sets a key.
+
+    Raises:
+        ConfigError: data.root cannot be read.
+        RunFailed: The rate of a network cannot be measured.
+    """
+    devices = len(gpus.driver().get("gpus", ()))
+    ranks = config.launch.ranks
+    if ranks == "auto":
+        ranks = auto_ranks(config, 0, devices, available_cores())
+    rate = MeasuredRates(Path(absolute(config.data.cache)) / "rates.json", devices)
+    chosen = Choices(config, is_set, survey(config.data), ranks, rate).all()
+    reasons: Dict[str, List[str]] = {}
+    for key, (value, reason) in chosen.items():
+        reasons.setdefault(reason, []).append(f"{key}={value}".replace(" ", ""))
+    for number, (reason, settings) in enumerate(reasons.items()):
+        echo(f"{'' if number else 'chosen':<9} {' '.join(settings)}: {reason}")
+    return {key: choice.value for key, choice in chosen.items()}
+
+
+class Choices:
+    """The choice for one folder."""
+
+    def __init__(self, config: Config, is_set: Callable[[str], bool], found: Survey, ranks: int, rate: Rate):
+        self.config, self.is_set, self.found, self.ranks, self.rate = config, is_set, found, ranks, rate
+        self.settings = flatten(to_dict(config))  # with what has been chosen
+        self.chosen: Dict[str, Choice] = {}
+
+    def all(self) -> Dict[str, Choice]:
+        """Return the choice of each setting that is open."""
+        self._weights()
+        self._split_and_crops()
+        images = self._training_images()
+        self._batch(images)
+        epochs = self._epochs(images)
+        if self.settings["model.pretrained"] is None:  # else the weights have a network, and an input size
+            self._network_and_size(epochs * images)
+        return self.chosen
+
+    def _choose(self, reason: str, **values: Any) -> None:
+        """Choose values of the keys that are open; in a key `__` stands for the dot."""
+        for name, value in values.items():
+            key = name.replace("__", ".")
+            if not self.is_set(key):
+                self.settings[key] = value
+                self.chosen[key] = Choice(value, reason)
+
+    def _weights(self) -> None:
+        if self.config.entry != "finetune":
+            return
+        name = self.settings["model.name"] if self.is_set("model.name") else PRETRAINED
+        if not self.is_set("model.pretrained") and name in NETWORKS and NETWORKS[name].package:
+            self._choose("ImageNet weights", model__name=name, model__pretrained="imagenet")
+
+    def _split_and_crops(self) -> None:
+        small, images = self.found.images < SMALL_SET, f"{self.found.images:,} images"
+        if small and not self.found.splits and self.config.data.val_share is not None:
+            self._choose(images, data__val_share=0.1, data__test_share=0.1)
+        if self.config.data.augment.crop == "random_resized" and (small or self.config.entry == "finetune"):
+            self._choose("crops keep at least half of an image", data__augment__scale=[0.5, 1.0])
+
+    def _training_images(self) -> int:
+        per_class = self.found.counts.get("train") or self.found.counts["all"]
+        if "all" in self.found.counts:
+            kept = 1 - (self.settings["data.val_share"] or 0) - self.settings["data.test_share"]
+            per_class = [math.floor(count * kept) for count in per_class]
+        limit = self.config.data.train_per_class
+        return max(1, sum(per_class if limit is None else (min(count, limit) for count in per_class)))
+
+    def _batch(self, images: int) -> None:
+        """Halve the batch until an epoch has enough steps."""
+        batch = self.settings["batch.per_device"]
+        while batch > 2 and images < STEPS * batch * self.ranks:
+            batch //= 2
+        if batch != self.settings["batch.per_device"]:
+            self._choose(f"{images:,} training images, at least {STEPS} steps in an epoch", batch__per_device=batch)
+
+    def _epochs(self, images: int) -> int:
+        """Return the number of epochs by which the network is chosen; the budget may set another one."""
+        passes, fewest, most = LENGTH[self.config.entry]
+        epochs = min(max(math.ceil(passes / images), fewest), most)
+        if self.config.budget.stated:
+            self._choose(f"fitted to {self.config.budget.stated}", epochs="auto")
+        else:
+            self._choose(f"{epochs * images:,} images in all", epochs=epochs)
+        return self.settings["epochs"] if self.settings["epochs"] != "auto" else epochs
+
+    def _candidates(self) -> List[Tuple[str, int]]:
+        """Return the networks and sizes that the open settings and the images leave, by their cost."""
+        side = self.found.short_side or SCAN + 1
+        pairs = FOR_SCANS if side <= SCAN else FOR_PHOTOGRAPHS
+        if self.is_set("model.name"):
+            pairs = [(self.settings["model.name"], size) for _, size in pairs]
+        if self.is_set("data.image_size"):
+            pairs = [(name, self.settings["data.image_size"]) for name, _ in pairs]
+        pairs = list(dict.fromkeys(pairs))
+        return [pair for pair in pairs if pair[1] <= ENLARGED * side] or pairs[:1]
+
+    def _network_and_size(self, images: int) -> None:
+        """Choose the costliest candidate that trains on `images` in the time; the first one if none does."""
+        if self.is_set("model.name") and self.is_set("data.image_size"):
+            return
+        limit = self.config.budget.minutes or MINUTES
+        best, minutes, rejected = None, 0.0, ""
+        for name, size in self._candidates():
+            rate = self.rate(name, size, self.settings["batch.per_device"])
+            takes = images * VALIDATIONS / rate / 60
+            if best and takes > limit:
+                rejected = f"; {name} at {size} px: {takes:.0f} min"
+                break
+            best, minutes, measured = (name, size), takes, rate
+        reason = f"images of {self.found.short_side} px, about {minutes:.0f} min at {measured:,.0f} images/s{rejected}"
+        name, size = best
+        margin = size if self.found.short_side and self.found.short_side <= SCAN else round(size * 8 / 7)
+        self._choose(reason, model__name=name, data__image_size=size,
+                     data__pack_short_side=margin, data__eval_resize=margin)  # fmt: skip
+
+
+class MeasuredRates:
+    """The rates of networks on this machine: measured once, then read from a file.
+
+    Args:
+        path: Of the file; it and its folder need not exist.
+        gpus: That take part; 0: the cores compute.
+    """
+
+    def __init__(self, path: Path, gpus: int):
+        self.path, self.devices = path, max(gpus, 1)
+        self.where = (
+            f"{gpus or available_cores()} x {(gpus and 'GPU') or machine.cpu_model()}, mxnet {version('mxnet')}"
+        )
+
+    def __call__(self, name: str, size: int, batch: int) -> float:
+        """Return images/s of all devices. Raises RunFailed."""
+        key = f"{name}, {size} px, batch {batch}, {self.where}"
+        try:
+            known = json.loads(self.path.read_text())
+        except (OSError, ValueError):
+            known = {}
+        if key not in known:
+            known = {**known, key: self._measured(name, size, batch)}
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.path, json.dumps(known, indent=1) + "\n")
+        return known[key]
+
+    def _measured(self, name: str, size: int, batch: int) -> float:
+        command = [sys.executable, "-m", "mxscale.train.step_rate", name, str(size), str(batch)]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(available_cores())}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise RunFailed(f"the rate of {name} at {size} px can't be measured: {last}")
+        return self.devices * float(done.stdout.split()[-1])

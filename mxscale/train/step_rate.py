@@ -1,0 +1,42 @@
+"""The rate of a training step on one device: `python -m mxscale.train.step_rate NETWORK IMAGE_SIZE BATCH`.
+
+It prints images/s: forward and backward pass of generated images, without input, update and exchange.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    sys.modules.update(scipy=None, sklearn=None)  # see rank.py
+
+import time
+
+import mxnet as mx
+from mxnet import autograd
+
+from mxscale.models import zoo
+
+STEPS = 3
+CLASSES = 10
+
+
+def rate(name: str, side: int, batch: int) -> float:
+    """Return images/s of a network, after a first step, on the GPU if MXNet sees one."""
+    device = mx.gpu(0) if mx.context.num_gpus() else mx.cpu()
+    net = zoo.build(name, CLASSES)
+    zoo.initialise(net, 1, [device], zero_gamma=True, fitted=False)
+    zoo.finish(net, (1, 3, side, side), [device])
+    net.hybridize(static_alloc=True, static_shape=True)
+    images = mx.nd.random.uniform(shape=(batch, 3, side, side), ctx=device)
+    for step in range(STEPS + 1):
+        with autograd.record():
+            loss = net(images).sum()
+        loss.backward()
+        mx.nd.waitall()
+        if step == 0:  # it chooses kernels and allocates memory
+            began = time.monotonic()
+    return STEPS * batch / (time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    network, image_size, images_per_step = sys.argv[1:]
+    print(rate(network, int(image_size), int(images_per_step)))

@@ -1,0 +1,89 @@
+"""epochs=auto: the steps that a budget leaves time for."""
+
+import json
+
+import pytest
+from plans import make_sizes, make_splits
+from refusals import error_of
+
+from mxscale.config.schema import from_dict
+from mxscale.config.validation import validate
+from mxscale.diagnose.budget_fit import Durations, durations_of, fitted_to
+from mxscale.rundir import directory
+from mxscale.rundir.plan import Plan
+from mxscale.util.errors import ConfigError
+
+PLAN = Plan(sizes=make_sizes(per_device_batch=10, steps_per_epoch=100, total_steps=100),
+            splits=make_splits(train=1000, val=200, test=400))  # fmt: skip
+QUICK = Durations(start=5, step=0.2, validation=2, checkpoint=1, end=4)
+
+
+def config(**settings):
+    return from_dict({"epochs": "auto", "budget": {"minutes": 10}, **settings})
+
+
+def refused(**settings):
+    return error_of(lambda: validate(config(**settings)))
+
+
+def test_steps_and_validations_fill_the_budget_but_for_its_reserve(capsys):
+    fitted = fitted_to(config(), PLAN, QUICK, 600)
+    # 0.2 s and 3 s for each 100 steps; 12 s for start and end; 3 % stay in reserve
+    assert fitted.max_steps == int((600 * 0.97 - 12) / 0.23)
+    assert (fitted.epochs, fitted.schedule.steps) == (25, fitted.max_steps)
+    assert "2,478 steps, 24.8 epochs: a step takes 0.2 s (50 images/s), a validation 2 s" in capsys.readouterr().out
+    assert validate(fitted) == fitted
+
+
+def test_slow_steps_keep_what_a_stop_would_take_in_reserve():
+    fitted = fitted_to(config(), PLAN, replace_step(20.0), 600)
+    assert fitted.max_steps == int((600 - (1.5 * 3 * 20 + 3 + 3) - 12) / 20.03)
+    assert fitted.log_every == 2
+
+
+def replace_step(seconds):
+    return QUICK._replace(step=seconds)
+
+
+def test_rarer_validations_leave_time_for_more_steps():
+    often, rarely = (fitted_to(config(validate_every=every), PLAN, QUICK, 600).max_steps for every in (1, 10))
+    assert rarely == int((600 * 0.97 - 12) / 0.203) > often
+
+
+def test_a_constant_rate_has_no_decay_to_complete():
+    constant = config(schedule={"kind": "constant"})
+    assert fitted_to(constant, PLAN, QUICK, 600).schedule == constant.schedule
+
+
+def test_a_budget_without_room_for_a_step_is_refused():
+    with pytest.raises(ConfigError, match=r"budget.minutes=10: 15 s are left; start, validation and end take 18 s"):
+        fitted_to(config(), PLAN, QUICK, 15)
+
+
+def test_durations_are_those_of_the_short_run(tmp_path):
+    run = directory.create(from_dict({"runs": str(tmp_path)}))
+    run.write_plan(PLAN)
+    lines = [
+        (0, 10.0, {"lr": 0.1}),
+        (1, 14.0, {"throughput/images_per_s": 2.5}),
+        (2, 15.0, {"throughput/images_per_s": 10.0}),
+        (3, 15.5, {"throughput/images_per_s": 20.0}),
+        (4, 16.0, {"throughput/images_per_s": 20.0}),
+        (4, 18.0, {"val/top1": 50.0}),
+        (4, 22.5, {"test/top1": 1.0}),
+    ]
+    for step, second, metrics in lines:
+        with open(run.metrics_file, "a") as file:
+            file.write(
+                json.dumps({"attempt": 1, "step": step, "time_ms": int(1000 * second), "metrics": metrics}) + "\n"
+            )
+    # The first two steps are slow; the test has twice the images of a validation of 2 s, after a checkpoint
+    assert durations_of(run, began=3.0, ended=25.0) == Durations(7.0, 0.5, 2.0, 0.5, 6.5)
+
+
+def test_auto_needs_a_budget_and_nothing_else_that_ends_the_training():
+    assert "epochs=auto: set budget.minutes, budget.max_usd or budget.max_eur" in refused(budget={})
+    assert "epochs=auto with max_steps=5: the budget ends the training" in refused(max_steps=5)
+    assert "epochs=auto with schedule.steps=5" in refused(schedule={"steps": 5})
+    assert "its milestones are epochs; use schedule=cosine" in refused(schedule={"kind": "step"})
+    assert "expected auto or a whole number of at least 1" in refused(epochs="some")
