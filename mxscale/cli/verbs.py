@@ -14,6 +14,7 @@ from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.config.verb_settings import (
     AllReduce,
+    DataPage,
     Diagnose,
     Doctor,
     Evaluate,
@@ -87,6 +88,13 @@ def layers(values: dict, options: Layers) -> None:
     echo(table.write(rows, options.output) if options.output else table.text(rows))
 
 
+def data(values: dict, options: DataPage) -> None:
+    from mxscale.diagnose import data_page
+
+    values["data"]["root"] = options.root
+    data_page.main(_as_a_run(values), options.output)
+
+
 def _validated(values: dict) -> Config:
     return validated(values, HydraConfig.get().overrides.task)
 
@@ -135,6 +143,8 @@ VERBS: Dict[str, Verb] = {
         _main("serve.register", _validated), Register, ("tracking",), ("source", "registered")),
     "layers": Verb("use", "print the layers of networks with their parameters and FLOPs: mxscale layers NETWORK",
         layers, Layers, (), listed="networks"),
+    "data": Verb("train", "write a page on a folder of images, as training sees them: mxscale data ROOT",
+        data, DataPage, ("data", "data.augment", "batch"), ("root",)),
     "diagnose": Verb("measure", "measure where the time of a training step goes, and suggest settings",
         _main("diagnose.diagnosis", _as_a_run, "diagnose"), grouped("diagnose", Diagnose)),
     "test-io": Verb("measure", "measure the input pipeline in images/s by reader and threads",

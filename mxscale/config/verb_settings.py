@@ -128,6 +128,12 @@ class InputRates:
 
 
 @dataclass(frozen=True)
+class DataPage:
+    root: Optional[str] = setting(None, "folder of images, as data.root", required="mxscale data ROOT")
+    output: str = setting("data.html", "page to write", pattern="(?s).+\\.html", form="a name that ends in .html")
+
+
+@dataclass(frozen=True)
 class AllReduce:
     seconds: float = setting(1.0, "time of each size; at least 5 and at most 200 all-reduces", unit="s", above=0)
     sizes: Optional[List[int]] = setting(

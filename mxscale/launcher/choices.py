@@ -1,4 +1,4 @@
-"""Defaults that follow a folder of images: network, image size, epochs, batch, split and crops.
+"""Defaults that follow a folder of images: network, image size, epochs, batch and crops.
 
 What neither the command line nor an experiment sets is chosen by the images' number and sizes and by what the machine
 computes. The run records the values, so a resume and a rerun repeat them. Measured rates are kept beside the packed
@@ -14,6 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
+import psutil
+
 from mxscale.config.networks import NETWORKS
 from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.sizes import auto_ranks
@@ -26,7 +28,7 @@ from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import RunFailed
 from mxscale.util.paths import absolute
 
-SMALL_SET = 10_000  # images: fewer are split 80/10/10, and their crops keep at least half of an image
+SMALL_SET = 10_000  # images
 STEPS = 8  # in an epoch, at least, as far as the batch can be smaller
 PRETRAINED = "efficientnet_lite0"  # what finetune starts from
 # entry -> images that a training sees, its fewest and its most epochs
@@ -37,6 +39,7 @@ SCAN = 48  # pixels: images up to this size have networks of their own
 # (network, image size) by their cost
 FOR_SCANS = (("small", 32), ("resnet9", 32))
 FOR_PHOTOGRAPHS = (*(("resnet18_v1b", side) for side in (64, 96, 128, 160, 224)), ("resnet50_v1b", 224))
+BUSY = 25.0  # per cent of the cores that other programs use
 ENLARGED = 1.15  # by this factor at most an image is smaller than the network's input
 
 
@@ -86,8 +89,8 @@ class Choices:
     def all(self) -> Dict[str, Choice]:
         """Return the choice of each setting that is open."""
         self._weights()
-        self._split_and_crops()
-        images = self._training_images()
+        self._crops()
+        images = self.found.training_images(self.config.data)
         self._batch(images)
         epochs = self._epochs(images)
         if self.settings["model.pretrained"] is None:  # else the weights have a network, and an input size
@@ -109,20 +112,10 @@ class Choices:
         if not self.is_set("model.pretrained") and name in NETWORKS and NETWORKS[name].package:
             self._choose("ImageNet weights", model__name=name, model__pretrained="imagenet")
 
-    def _split_and_crops(self) -> None:
-        small, images = self.found.images < SMALL_SET, f"{self.found.images:,} images"
-        if small and not self.found.splits and self.config.data.val_share is not None:
-            self._choose(images, data__val_share=0.1, data__test_share=0.1)
-        if self.config.data.augment.crop == "random_resized" and (small or self.config.entry == "finetune"):
+    def _crops(self) -> None:
+        few = self.found.images < SMALL_SET or self.config.entry == "finetune"
+        if few and self.config.data.augment.crop == "random_resized":
             self._choose("crops keep at least half of an image", data__augment__scale=[0.5, 1.0])
-
-    def _training_images(self) -> int:
-        per_class = self.found.counts.get("train") or self.found.counts["all"]
-        if "all" in self.found.counts:
-            kept = 1 - (self.settings["data.val_share"] or 0) - self.settings["data.test_share"]
-            per_class = [math.floor(count * kept) for count in per_class]
-        limit = self.config.data.train_per_class
-        return max(1, sum(per_class if limit is None else (min(count, limit) for count in per_class)))
 
     def _batch(self, images: int) -> None:
         """Halve the batch until an epoch has enough steps."""
@@ -176,6 +169,8 @@ class Choices:
 class MeasuredRates:
     """The rates of networks on this machine: measured once, then read from a file.
 
+    A rate that is measured beside other programs is used, but not kept.
+
     Args:
         path: Of the file; it and its folder need not exist.
         gpus: That take part; 0: the cores compute.
@@ -194,11 +189,15 @@ class MeasuredRates:
             known = json.loads(self.path.read_text())
         except (OSError, ValueError):
             known = {}
-        if key not in known:
-            known = {**known, key: self._measured(name, size, batch)}
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(self.path, json.dumps(known, indent=1) + "\n")
-        return known[key]
+        if key in known:
+            return known[key]
+        busy, rate = psutil.cpu_percent(interval=0.5), self._measured(name, size, batch)
+        if busy > BUSY:
+            echo(f"the rate of {name} at {size} px is measured while other programs use {busy:.0f} % of the cores")
+            return rate
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(self.path, json.dumps({**known, key: rate}, indent=1) + "\n")
+        return rate
 
     def _measured(self, name: str, size: int, batch: int) -> float:
         command = [sys.executable, "-m", "mxscale.train.step_rate", name, str(size), str(batch)]

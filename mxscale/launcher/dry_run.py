@@ -8,6 +8,7 @@ from typing import Any, Dict
 from mxscale.config.schema import Config, Data
 from mxscale.cost import prices
 from mxscale.data import manifest
+from mxscale.data.survey import ALL, survey
 from mxscale.launcher import setup
 from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.launcher.progress import echo
@@ -30,6 +31,8 @@ def execute(config: Config, resources: Resources) -> Status:
             plan = run.plan()
             if plan.data_dir:
                 echo(describe(manifest.load(plan.data_dir), context.config.data))
+            if config.data.kind == "imagefolder":
+                echo(f"sizes     {survey(context.config.data, ALL).describe_sizes()}")
             echo(estimate(context.config, plan, resources.price))
         guards.discard(run)
     return Status(state="DRY_RUN", exit=INTERRUPTED if signals.reason else DONE)

@@ -17,6 +17,7 @@ from mxscale.config.sizes import bucket_bytes
 from mxscale.config.verb_settings import Plan
 from mxscale.cost.run_cost import pricing
 from mxscale.data.class_names import class_names
+from mxscale.data.survey import survey
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
 from mxscale.perfmodel.step_time import Link
@@ -33,10 +34,13 @@ def main(config: Config, settings: Plan, as_json: bool) -> None:
     echo(json.dumps(as_object(result, path)) if as_json else as_text(result, path))
 
 
+UNUSED = "unused"
+
+
 def without_data(values: dict) -> dict:
-    """Return the settings with placeholders for missing data paths, which a plan does not read."""
-    for name in ("root", "train", "val"):
-        values["data"][name] = values["data"][name] or "unused"
+    """Return the settings with placeholders for missing data paths: a plan reads only a given folder of images."""
+    for name in ("root",) if values["data"]["kind"] == "imagefolder" else ("root", "train", "val"):
+        values["data"][name] = values["data"][name] or UNUSED
     return values
 
 
@@ -139,10 +143,16 @@ def epoch_of(config: Config, settings: Plan) -> Tuple[int, Optional[int], str]:
         return settings.images, classes, "given"
     if published.generated:
         return data.num_images, classes, "data.num_images"
+    if data.kind == "imagefolder" and data.root != UNUSED:
+        found = survey(data)
+        return found.training_images(data), len(found.classes), f"of {found.images:,} in {data.root}"
     if data.train_per_class and classes:
         return data.train_per_class * classes, classes, f"{data.kind}: {data.train_per_class} per class"
     if not published.train_images or data.classes:
-        raise ConfigError(f"plan.images is missing: the number of training images of data={data.kind} is unknown")
+        counted = ", or data.root=DIR, whose images are counted" if data.kind == "imagefolder" else ""
+        raise ConfigError(
+            f"plan.images is missing: the number of training images of data={data.kind} is unknown: give it{counted}"
+        )
     validation_share = 0 if published.own_validation else data.val_share or 0
     return round(published.train_images * (1 - validation_share)), classes, data.kind
 
@@ -184,8 +194,14 @@ def _rates(
 ) -> Tuple[dict, str, str]:
     """Return {(machine, batch, precision): images/s of one device}, their sources, and their error.
 
-    Raises ConfigError if a rate is unknown.
+    Raises ConfigError if a rate is unknown, or one is given for devices of several kinds.
     """
+    gpus = sorted({node.gpu for node in nodes if node.gpu})
+    if images_per_s is not None and len(gpus) > 1:
+        raise ConfigError(
+            f"plan.images_per_s={images_per_s:g} is the rate of one device, and the machines have {', '.join(gpus)}: "
+            "plan each of them by itself, or leave it out"
+        )
     of_device, sources = {}, {}
     for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
         rate = rates.of_device(network, node.gpu, batch, precision, images_per_s, runs)

@@ -1,0 +1,103 @@
+"""`mxscale data ROOT`: a page on a folder of images: counts, sizes, samples, and a batch as the network sees it."""
+
+from dataclasses import replace
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, Dict, Iterator, List
+
+import numpy as np
+from PIL import Image
+
+from mxscale.config.readers import READERS
+from mxscale.config.schema import Config
+from mxscale.data import manifest, pack
+from mxscale.data.images import BadImage, decode
+from mxscale.data.survey import ALL, Sized, Survey, survey
+from mxscale.launcher.progress import echo
+from mxscale.rendering import page
+from mxscale.rundir.plan import Split
+from mxscale.serve.predict import in_base64
+from mxscale.util.atomic_files import write_text
+from mxscale.util.errors import ConfigError
+
+TEMPLATE = Path(__file__).with_name("data_page.html")
+UNUSUAL = 2.0  # factor between an image's shorter side and the median, above which it is listed
+LISTED = 20  # of these
+SAMPLES = 6  # of each class
+SAMPLED_CLASSES = 40
+THUMBNAIL = 112  # pixels
+BATCH = 24  # augmented images
+
+
+def main(config: Config, output: str) -> None:
+    """Pack the folder as training does, bad images left out and named; write the page. Raises ConfigError."""
+    page.check_installed("mxscale data")
+    config = replace(config, data=replace(config.data, on_bad="skip", allow_duplicates=True))
+    found, packed = survey(config.data, ALL), pack.prepare(config.data)
+    text = page.render(TEMPLATE, **facts(config, found, packed))
+    try:
+        write_text(Path(output), text)
+    except OSError as error:
+        raise ConfigError(f"output={output}: cannot be written ({error.strerror})") from None
+    echo(f"sizes     {found.describe_sizes()}\npage      {output}")
+
+
+def facts(config: Config, found: Survey, packed: Dict[str, Any]) -> Dict[str, Any]:
+    """Return what the page shows."""
+    splits = {name: entry["per_class"] for name, entry in packed["splits"].items()}
+    rows = list(zip(packed["classes"], zip(*splits.values())))  # class, its images by split
+    train = manifest.split_of(packed, "train")
+    return {
+        "root": config.data.root,
+        "found": found,
+        "packed": packed,
+        "splits": list(splits),
+        "rows": sorted(rows, key=lambda row: sum(row[1])),
+        "most": max(sum(counts) for _, counts in rows),
+        "unusual": unusual(found),
+        "listed": LISTED,
+        "samples": list(samples(found)),
+        "batch": augmented(config, train, packed["classes"]),
+        "data": config.data,
+    }
+
+
+def unusual(found: Survey) -> List[Sized]:
+    """Return the images much smaller or larger than the median, the largest first."""
+    median = found.short_side or 0
+    return [size for size in reversed(found.sizes) if not 1 / UNUSUAL <= size.short_side / median <= UNUSUAL]
+
+
+def samples(found: Survey) -> Iterator[tuple]:
+    """Yield the name of a class and some of its images, evenly spaced over its files."""
+    for label, name in enumerate(found.classes[:SAMPLED_CLASSES]):
+        items = [item for split in found.splits.values() for item in split[label]]
+        shown = []
+        for item in items[:: max(1, len(items) // SAMPLES)][:SAMPLES]:
+            try:
+                image = Image.fromarray(decode(item.source, wanted=THUMBNAIL))
+            except BadImage:
+                continue
+            image.thumbnail((2 * THUMBNAIL, THUMBNAIL))
+            shown.append((item.name, in_base64(np.asarray(image))))
+        yield name, shown
+
+
+def augmented(config: Config, train: Split, classes: List[str]) -> List[tuple]:
+    """Return the class and the content of the first training images as the network sees them, before normalisation."""
+    import mxnet as mx
+
+    from mxscale.data.reader.batches import Reading
+
+    batch = min(BATCH, train.count)
+    reading = Reading(
+        data=config.data, batch=batch, shards=[0], total_shards=1, accumulation=1,
+        steps_per_epoch=max(1, train.count // batch), seed=config.seed, devices=[mx.cpu()], threads=1,
+    )  # fmt: skip
+    reader = resolve_name(f"{READERS[config.data.reader].module}:TrainData")(train, reading)
+    micro = next(iter(reader.step(0)))
+    pixels = micro.images.asnumpy().transpose(0, 2, 3, 1)
+    if READERS[config.data.reader].normalised:
+        pixels = np.clip(pixels * np.array(config.data.std) + np.array(config.data.mean), 0, 255)
+    labels = micro.labels.asnumpy().astype(int)
+    return [(classes[label], in_base64(image.astype(np.uint8))) for label, image in zip(labels, pixels)]
