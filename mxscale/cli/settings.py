@@ -199,7 +199,8 @@ def unfinished_run_of(config: Config) -> Optional[RunDir]:
     """Return the newest unfinished run of the same config, which resume=auto resumes."""
     wanted = {k: v for k, v in flatten(to_dict(config)).items() if k.split(".")[0] not in RESUMABLE}
     if config.epochs == "auto":
-        del wanted["schedule.steps"]  # fitted when the run was new
+        for fitted in ("schedule.steps", "schedule.warmup_epochs"):  # when the run was new
+            del wanted[fitted]
     for run in directory.runs_of(config.runs, config.entry):
         if run.state == directory.FINISHED:
             continue

@@ -122,6 +122,7 @@ def fitted_to(config: Config, plan: Plan, durations: Durations, left_s: float) -
         f"({sizes.global_batch / durations.step:,.0f} images/s), a validation {durations.validation:.3g} s"
     )
     decays = "steps" in SCHEDULES[config.schedule.kind].options
-    schedule = replace(config.schedule, steps=steps if decays else None)
+    warmup = min(config.schedule.warmup_epochs, epochs / 3)
+    schedule = replace(config.schedule, steps=steps if decays else None, warmup_epochs=warmup)
     log_every = min(config.log_every, max(1, steps // 10))  # the budget knows the step time from these lines
     return replace(config, epochs=math.ceil(epochs), max_steps=steps, log_every=log_every, schedule=schedule)

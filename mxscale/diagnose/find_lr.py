@@ -96,9 +96,14 @@ class RangeTest(Measurement):
         if find_spec("matplotlib"):  # not in the images of ranks
             lr_curve.draw(content, str(self.figure))
             text += f"\n\n  figure  {self.figure}"
-        steps = self.history[: len(curve.losses)]
+        steps = [of_test(line) for line in self.history[: len(curve.losses)]]
         suggested = {"find_lr/steepest": curve.steepest_lr, "find_lr/tenth": curve.tenth_lr}
         return Result(content, {name: rate for name, rate in suggested.items() if rate is not None}, steps, text)
+
+
+def of_test(line: dict) -> dict:
+    """Return a line of metrics under names of its own, so that no chart in MLflow shows it beside trainings."""
+    return {**line, "metrics": {f"find_lr/{name.split('/')[-1]}": value for name, value in line["metrics"].items()}}
 
 
 def why_ended(losses: List[float], curve: Curve, settings: FindLr) -> str:

@@ -86,14 +86,17 @@ def end(
     status = outcome(rows, stopped)
     known = sweep.status().with_attempt(ended_ms=int(time.time() * 1000))
     sweep.write_status(replace(status, attempts=known.attempts, attempt=known.attempt))
-    sweep.write_summary(Summary(cells=names))
-    sweep.write("environment.json", {"tags": tags(facts["command"], names)})
+    best = chosen(rows).get("best")
+    sweep.write_summary(Summary(metrics=best.metrics if best else {}, cells=names))
+    planned = facts.get("cells", 0)
+    note = note_of(facts["command"], status, table(rows, planned))
+    sweep.write("environment.json", {"tags": {**tags(facts["command"], names), "mlflow.note.content": note}})
     write_text(sweep.path / "table.csv", as_csv(rows))
     unsent = None
     if any(row.trial.run for row in rows):
         unsent = tracker.open_mirror(sweep, tracking).finish(unwanted=unwanted)
     more = [("sweep", str(sweep)), *([("view", view_hint(sweep))] if tracking.enabled else [])]
-    echo(table(rows, facts.get("cells", 0), more))
+    echo(table(rows, planned, more))
     if unsent:
         echo(unsent)
     return status.exit
@@ -135,6 +138,12 @@ def tags(command: Sequence[str], names: dict) -> Dict[str, str]:
     for label, value in names.items():
         known[f"sweep.{label}"] = value if isinstance(value, str) else " ".join(value) or None
     return {name: str(value) for name, value in known.items() if value is not None}
+
+
+def note_of(command: Sequence[str], status: Status, trials: str) -> str:
+    """Return the description of the parent run, Markdown; its metrics are those of the best trial."""
+    how = {KILLED: f"Interrupted ({status.reason})", FAILED: f"Failed: {status.error}"}.get(status.state, "Finished")
+    return f"**{how}**; metrics: the best trial\n\n```\n{shlex.join(command)}\n```\n\n```\n{trials}\n```"
 
 
 def number(value: Optional[float], form: str) -> str:

@@ -85,7 +85,8 @@ def tags(run: RunDir, run_id: Optional[str] = None) -> Dict[str, str]:
     values["mlflow.source.git.commit"] = values.get("git.commit")
     values["scaling.baseline"] = (run.summary() or Summary()).baseline
     values.update(_relations(run))
-    values["mlflow.note.content"] = description(run, run_id)
+    if note := description(run, run_id):  # a sweep has written its own
+        values["mlflow.note.content"] = note
     values["params_sha256"] = (run.status() or Status()).params_sha256
     if run.checkpoints.is_dir():
         values["mxscale.checkpoints"] = str(run.checkpoints)

@@ -6,10 +6,14 @@ import pytest
 from plans import make_sizes, make_splits
 from refusals import error_of
 
+from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
+from mxscale.diagnose import budget_fit
 from mxscale.diagnose.budget_fit import Durations, durations_of, fitted_to
+from mxscale.diagnose.record import Stopped
 from mxscale.rundir import directory
+from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 
@@ -50,6 +54,11 @@ def test_rarer_validations_leave_time_for_more_steps():
     assert rarely == int((600 * 0.97 - 12) / 0.203) > often
 
 
+def test_warm_up_takes_a_third_at_most():
+    brief, long = (fitted_to(config(schedule={"warmup_epochs": 5.0}), PLAN, QUICK, left) for left in (120, 6000))
+    assert brief.schedule.warmup_epochs == pytest.approx(brief.max_steps / 300) and long.schedule.warmup_epochs == 5
+
+
 def test_a_constant_rate_has_no_decay_to_complete():
     constant = config(schedule={"kind": "constant"})
     assert fitted_to(constant, PLAN, QUICK, 600).schedule == constant.schedule
@@ -87,3 +96,38 @@ def test_auto_needs_a_budget_and_nothing_else_that_ends_the_training():
     assert "epochs=auto with schedule.steps=5" in refused(schedule={"steps": 5})
     assert "its milestones are epochs; use schedule=cosine" in refused(schedule={"kind": "step"})
     assert "expected auto or a whole number of at least 1" in refused(epochs="some")
+
+
+LINE = ["train", "epochs=auto", "budget.minutes=10", "tracking=none", "launch.ranks=1"]
+
+
+@pytest.mark.slow
+def test_a_fitted_training_completes_its_decay_and_a_rerun_repeats_it(tmp_path, monkeypatch, data_cache):
+    slow = replace_step(30.0)  # so that few steps fit; the real ones are quick
+    monkeypatch.setattr(budget_fit, "measured", lambda config, steps: (PLAN, slow))
+    place = [f"runs={tmp_path}", f"data.cache={data_cache}"]
+    assert main.main([*LINE, *place]) == 0
+    [run] = directory.runs_of(tmp_path, "train")
+    config, rates = run.config(), [line["metrics"]["lr"] for line in run.history() if "lr" in line["metrics"]]
+    assert run.status().step == config.max_steps == config.schedule.steps == 14
+    assert rates[-1] < 0.02 * rates[0]
+    assert main.main(["train", f"rerun={run.path}", "tracking=none"]) == 0
+    assert RunDir(run.path).status().params_sha256 == directory.runs_of(tmp_path, "train")[0].status().params_sha256
+
+
+@pytest.mark.slow
+def test_the_short_run_measures_real_ranks_and_is_removed(tmp_path, data_cache):
+    short = config(runs=str(tmp_path), data={"cache": str(data_cache)}, launch={"ranks": 1})
+    plan, durations = budget_fit.measured(short, 4)
+    assert plan.sizes.ranks == 1 and durations.step > 0 and durations.start > durations.step and durations.end > 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_before_the_training_records_nothing(tmp_path, monkeypatch, capsys):
+    def stopped(config, steps):
+        raise Stopped("SIGINT")
+
+    monkeypatch.setattr(budget_fit, "measured", stopped)
+    assert main.main([*LINE, f"runs={tmp_path}"]) == directory.INTERRUPTED
+    assert "interrupted (SIGINT) before the training; nothing is recorded" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())

@@ -146,6 +146,7 @@ def test_the_suggestion_for_the_digits_trains_them(cli, tmp_path):
     assert record.state == "FINISHED" and f"use     optimizer.lr={lr_curve.shown(result['tenth_lr'])}" in ended.out
     assert 0.02 < result["tenth_lr"] < 5 and 0.02 < result["steepest_lr"] < 20
     assert len(record.history()) == len(result["losses"]) == len(result["smoothed"])
+    assert all(name.startswith("find_lr/") for line in record.history() for name in line["metrics"])
     assert not list(record.path.glob("**/params")) and (record.path / "find-lr.png").is_file()
     rate = f"optimizer.lr={lr_curve.shown(result['tenth_lr'])}"
     run = cli("train", *QUICK, rate, "epochs=10", "tracking=none", small=False).run
