@@ -32,7 +32,7 @@ SMALL_SET = 10_000  # images
 STEPS = 8  # in an epoch, at least, as far as the batch can be smaller
 PRETRAINED = "efficientnet_lite0"  # what finetune starts from
 # entry -> images that a training sees, its fewest and its most epochs
-LENGTH = {"train": (100_000, 10, 100), "finetune": (13_000, 3, 40)}
+LENGTH = {"train": (100_000, 10, 100), "finetune": (10_000, 3, 40)}
 MINUTES = 15.0  # aim of a training from random weights
 OVERHEAD = 1.4  # time of a training over that of its forward and backward passes; measured: 1.3 to 1.5 on two cores
 SCAN = 48  # pixels: images up to this size have networks of their own

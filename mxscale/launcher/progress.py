@@ -106,15 +106,14 @@ class Progress:
         return f"  {tqdm.format_interval(left_s)} left"
 
     def _under_way(self) -> str:
-        """Return what rank 0 has been doing since the last line."""
-        phase, since = self._phase(), f"under way for {self._silent_s():.0f} s"
+        """Return what rank 0 is doing and for how long, by its heartbeat: lines of metrics may be ten steps apart."""
+        try:
+            now = json.loads(self.run.rank_alive(0).read_text())
+        except (OSError, ValueError):  # just being written
+            return "no sign of rank 0"
+        self.step = max(self.step, self.first[0] + now["steps"])
+        phase, since = now["phase"], f"under way for {now['idle_s']:.0f} s"
         return f"{phase} {since}" if phase in BETWEEN_STEPS else f"step {self.step + 1} {since} (rank 0: {phase})"
-
-    def _phase(self) -> str:
-        """Return what rank 0 is doing, as it states in its heartbeat."""
-        with contextlib.suppress(OSError, ValueError):  # just being written
-            return json.loads(self.run.rank_alive(0).read_text())["phase"]
-        return "unknown"
 
     def _move_bar(self, first: bool) -> None:
         try:

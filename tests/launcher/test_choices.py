@@ -76,7 +76,7 @@ def test_epochs_follow_the_number_of_images():
     assert chosen()["epochs"] == 63  # 100,000 / 1,600
     assert chosen(folder(all=[20, 20]))["epochs"] == 100
     assert chosen(folder(train=[90_000]))["epochs"] == 10
-    assert chosen(entry="finetune")["epochs"] == 9
+    assert chosen(entry="finetune")["epochs"] == 7
     assert chosen(budget={"minutes": 5.0})["epochs"] == "auto"
 
 

@@ -21,10 +21,10 @@ def watched(tmp_path, monkeypatch):
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     made = progress.Progress(run, PLAN, lambda line: {})
 
-    def at(second, *lines, phase="compute"):
+    def at(second, *lines, phase="compute", steps=0, idle_s=0.0):
         clock[0] = 1000.0 + second
         run.rank_alive(0).parent.mkdir(exist_ok=True)
-        run.rank_alive(0).write_text(json.dumps({"phase": phase}) + "\n")
+        run.rank_alive(0).write_text(json.dumps({"phase": phase, "steps": steps, "idle_s": idle_s}) + "\n")
         with open(run.metrics_file, "a") as file:
             for step, metrics in lines:
                 line = {"attempt": 1, "step": step, "time_ms": int(1000 * second), "metrics": metrics}
@@ -47,17 +47,17 @@ def test_a_line_without_metrics_begins_an_attempt(watched):
 def test_a_long_phase_is_printed_every_30_seconds(watched, capsys):
     watched.at(0, (10, LOSS))
     for second in (10, 30, 50, 61):
-        watched.at(second, phase="validation")
+        watched.at(second, phase="validation", idle_s=second)
     assert capsys.readouterr().out.splitlines() == [
         "epoch 0.5  step 10/40  validation under way for 30 s",
         "epoch 0.5  step 10/40  validation under way for 61 s",
     ]
 
 
-def test_a_slow_step_reads_as_slow(watched, capsys):
+def test_slow_steps_read_as_slow(watched, capsys):
     watched.at(0, (10, LOSS))
-    watched.at(31, phase="exchange")
-    assert capsys.readouterr().out == "epoch 0.5  step 10/40  step 11 under way for 31 s (rank 0: exchange)\n"
+    watched.at(31, phase="exchange", steps=2, idle_s=8.0)
+    assert capsys.readouterr().out == "epoch 0.6  step 12/40  step 13 under way for 8 s (rank 0: exchange)\n"
 
 
 def test_lines_forecast_the_time_left_from_this_attempt(watched, capsys):
@@ -82,7 +82,7 @@ def test_after_a_stop_request_lines_say_what_it_waits_for(watched, capsys):
     watched.at(1)
     watched.stop_asked()
     watched.at(4)
-    watched.at(7, phase="exchange")
+    watched.at(7, phase="exchange", idle_s=7.0)
     watched.at(12, (11, LOSS), phase="checkpoint")
     assert capsys.readouterr().out.splitlines() == [
         "epoch 0.5  step 10/40  stopping, asked 6 s ago; step 11 under way for 7 s (rank 0: exchange)",
