@@ -47,7 +47,8 @@ def with_choices(values: dict, overrides) -> dict:
     typed = {override.lstrip("+~").partition("=")[0] for override in overrides}
     recorded = values["resume"] not in (None, "auto") or values["rerun"]["run"] is not None
     complete = recorded or typed & {"experiment", "recipe"}
-    if values["data"]["kind"] != "imagefolder" or complete or not values["data"]["root"]:
+    entry = DATASETS.get(values["data"]["kind"])
+    if complete or not (entry and entry.folder and values["data"]["root"]):
         return values
     names = [{"model": "model.name", "augment": "data.augment"}.get(key, key) for key in typed if key != "data"]
     config = validated(values, overrides)

@@ -89,10 +89,10 @@ def layers(values: dict, options: Layers) -> None:
 
 
 def data(values: dict, options: DataPage) -> None:
+    config = _as_a_run({**values, "data": {**values["data"], "root": options.root}})
     from mxscale.diagnose import data_page
 
-    values["data"]["root"] = options.root
-    data_page.main(_as_a_run(values), options.output)
+    data_page.main(config, options.output)
 
 
 def _validated(values: dict) -> Config:

@@ -21,6 +21,7 @@ class DataSet:
     published: bool = False  # a publisher distributes the files; they are fetched to, or placed in, data.root
     generated: bool = False  # images are generated on the device; nothing is packed or read
     reencoded: bool = False  # packing encodes the images again, at a size that data.pack_short_side sets
+    folder: bool = False  # of the user's image files: it can be surveyed, and defaults follow it
     scans: bool = False  # its small images are enlarged to what the network sees
     own_validation: bool = False  # validation images are a split of their own, not a share of the training images
     train_images: Optional[int] = None  # published number of training images, before any validation share
@@ -41,7 +42,7 @@ DATASETS = {
         DataSet("digits", "1,797 scans of handwritten digits, 8x8 pixels, included in the package",
                 "mxscale.data.sources:digits", scans=True),
         DataSet("imagefolder", "a folder of images, one folder per class", "mxscale.data.sources:imagefolder",
-                required=("root",), expected="data.root=DIR with DIR/<class>/<image>.jpg", reencoded=True),
+                required=("root",), expected="data.root=DIR with DIR/<class>/<image>.jpg", reencoded=True, folder=True),
         DataSet("recordio", "RecordIO files as im2rec writes them", "mxscale.data.records:recordio_job",
                 required=("train", "val"), expected="data.train=FILE.rec data.val=FILE.rec"),
         DataSet("synthetic", "random images generated on the device, to measure training without input",

@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, Dict, Iterator, List
 
 import numpy as np
 from PIL import Image
 
-from mxscale.config.readers import READERS
 from mxscale.config.schema import Config
 from mxscale.data import manifest, pack
+from mxscale.data.first_batch import first_batch
 from mxscale.data.images import BadImage, decode
 from mxscale.data.survey import ALL, Sized, Survey, survey
 from mxscale.launcher.progress import echo
@@ -84,20 +83,6 @@ def samples(found: Survey) -> Iterator[tuple]:
 
 
 def augmented(config: Config, train: Split, classes: List[str]) -> List[tuple]:
-    """Return the class and the content of the first training images as the network sees them, before normalisation."""
-    import mxnet as mx
-
-    from mxscale.data.reader.batches import Reading
-
-    batch = min(BATCH, train.count)
-    reading = Reading(
-        data=config.data, batch=batch, shards=[0], total_shards=1, accumulation=1,
-        steps_per_epoch=max(1, train.count // batch), seed=config.seed, devices=[mx.cpu()], threads=1,
-    )  # fmt: skip
-    reader = resolve_name(f"{READERS[config.data.reader].module}:TrainData")(train, reading)
-    micro = next(iter(reader.step(0)))
-    pixels = micro.images.asnumpy().transpose(0, 2, 3, 1)
-    if READERS[config.data.reader].normalised:
-        pixels = np.clip(pixels * np.array(config.data.std) + np.array(config.data.mean), 0, 255)
-    labels = micro.labels.asnumpy().astype(int)
-    return [(classes[label], in_base64(image.astype(np.uint8))) for label, image in zip(labels, pixels)]
+    """Return the class and the content of the first training images as the network sees them."""
+    pixels, labels = first_batch(config.data, train, BATCH, config.seed)
+    return [(classes[label], in_base64(image)) for label, image in zip(labels, pixels)]

@@ -5,6 +5,7 @@ No rank is started, and nothing of the run is left behind.
 
 from typing import Any, Dict
 
+from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, Data
 from mxscale.cost import prices
 from mxscale.data import manifest
@@ -31,7 +32,7 @@ def execute(config: Config, resources: Resources) -> Status:
             plan = run.plan()
             if plan.data_dir:
                 echo(describe(manifest.load(plan.data_dir), context.config.data))
-            if config.data.kind == "imagefolder":
+            if DATASETS[config.data.kind].folder:
                 echo(f"sizes     {survey(context.config.data, ALL).describe_sizes()}")
             echo(estimate(context.config, plan, resources.price))
         guards.discard(run)

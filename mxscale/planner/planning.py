@@ -39,7 +39,8 @@ UNUSED = "unused"
 
 def without_data(values: dict) -> dict:
     """Return the settings with placeholders for missing data paths: a plan reads only a given folder of images."""
-    for name in ("root",) if values["data"]["kind"] == "imagefolder" else ("root", "train", "val"):
+    entry = DATASETS.get(values["data"]["kind"])
+    for name in ("root",) if entry and entry.folder else ("root", "train", "val"):
         values["data"][name] = values["data"][name] or UNUSED
     return values
 
@@ -143,13 +144,13 @@ def epoch_of(config: Config, settings: Plan) -> Tuple[int, Optional[int], str]:
         return settings.images, classes, "given"
     if published.generated:
         return data.num_images, classes, "data.num_images"
-    if data.kind == "imagefolder" and data.root != UNUSED:
+    if published.folder and data.root != UNUSED:
         found = survey(data)
         return found.training_images(data), len(found.classes), f"of {found.images:,} in {data.root}"
     if data.train_per_class and classes:
         return data.train_per_class * classes, classes, f"{data.kind}: {data.train_per_class} per class"
     if not published.train_images or data.classes:
-        counted = ", or data.root=DIR, whose images are counted" if data.kind == "imagefolder" else ""
+        counted = ", or data.root=DIR, whose images are counted" if published.folder else ""
         raise ConfigError(
             f"plan.images is missing: the number of training images of data={data.kind} is unknown: give it{counted}"
         )

@@ -45,8 +45,9 @@ def make(draw, folder: Path, command: bool) -> Case:
     if how == "more rows" and form not in ("JPEG", "PNG"):
         expect = None
     settings = ["data=imagefolder", f"data.root={root}", f"data.image_size={SIDE}", "data.pack_format=png"]
-    argv = ["train", *settings, "data.pack_short_side=original", "max_steps=1", "batch.per_device=2", "comm=local",
-            "launch.ranks=1", "tracking=none", f"runs={folder}/runs", f"data.cache={folder}/cache"]  # fmt: skip
+    argv = ["train", *settings, "model=small", "data.pack_short_side=original", "max_steps=1", "batch.per_device=2",
+            "comm=local", "launch.ranks=1", "tracking=none", f"runs={folder}/runs",
+            f"data.cache={folder}/cache"]  # fmt: skip
     return Case(
         f"{form} {mode} {size[0]}x{size[1]}, {how}",
         argv,

@@ -41,7 +41,7 @@ def make(draw, folder: Path, command: bool) -> Case:
     expect = REFUSED if refused else None if flaws or odd or copied else DONE
     wanted = sum(counts.values()) + ("a deeper folder" in system)
     settings = dict(root=str(root), image_size=8, on_bad=on_bad)
-    argv = ["train", "data=imagefolder", *(f"data.{key}={value}" for key, value in settings.items()),
+    argv = ["train", "data=imagefolder", "model=small", *(f"data.{key}={value}" for key, value in settings.items()),
             "data.pack_format=png", "data.pack_short_side=original", "max_steps=1", "batch.per_device=1", "comm=local",
             "launch.ranks=1", "tracking=none", f"runs={folder}/runs", f"data.cache={folder}/cache"]  # fmt: skip
     return Case(

@@ -85,7 +85,7 @@ def test_finetune_uses_newest_network_and_host_folder(project, trained):
         "finetune", "data=imagefolder", "data.root=/data/flowers", "model.pretrained=latest", "epochs=2",
         "batch.per_device=8", "data.image_size=32",
     )  # fmt: skip
-    assert "imagefolder: 36 training images, 2 classes" in out and "best val top-1" in out
+    assert "imagefolder: 48 training images, 2 classes" in out and "best val top-1" in out
 
 
 def test_sweep_in_a_container(project, trained):

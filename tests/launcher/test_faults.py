@@ -357,7 +357,7 @@ def test_run_stopped_while_packing_resumes(cli, tmp_path):
         folder.mkdir(parents=True, exist_ok=True)
         os.link(image, folder / f"{n}.png")
     case = ["data=imagefolder", f"data.root={root}", "data.image_size=16", "data.pack_short_side=16"]
-    case += ["batch.per_device=4", "data.allow_duplicates=true"]
+    case += ["model=small", "batch.per_device=4", "data.allow_duplicates=true"]
     process = cli.start("train", *case, "tracking=none", "launch.ranks=1", "max_steps=1", small=False)
     children = until(lambda: packing(process), 30, 0.02)
     process.send_signal(signal.SIGTERM)
