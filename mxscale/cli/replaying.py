@@ -41,7 +41,8 @@ class Request:
         if options.slow_hosts and options.scale == FULL:
             raise ConfigError(f"slow_hosts={options.slow_hosts}: only for scale=small; full scale has launch.hosts")
         self.config = validate(from_dict(values))
-        self.options, self.scale, self.output = options, options.scale, Path(options.output)
+        self.options, self.scale = options, options.scale
+        self.output = Path(options.output or Path(self.config.runs) / "replays")
         typed = HydraConfig.get().overrides.task
         self.overrides = [word for word in typed if trials.top_of(word) not in to_dict(ReplaySettings())]
         keys = [word.partition("=")[0].lstrip("+") for word in self.overrides]

@@ -251,7 +251,7 @@ class Replay:
         None, "scale=small: folder of photographs, DIR/<class>/<image>.jpg, in place of generated ones", **FOLDER
     )
     again: bool = setting(False, "true: run finished runs again")
-    output: Optional[str] = setting("replays", "folder of the pages", required="name the folder to write to")
+    output: Optional[str] = setting(None, "folder of the pages; null: RUNS/replays", pattern="(?s).+", form="a folder")
 
 
 @dataclass(frozen=True)

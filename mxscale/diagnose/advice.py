@@ -96,7 +96,7 @@ def of_cores(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
         why = f"{facts.ranks_here} ranks with {facts.threads} threads each on {facts.cores} cores"
         yield Advice(f"launch.threads={most}", step.without(step.cores), why)
     elif facts.ranks_here > 1 and not config.comm.entry.drives_all_devices:
-        yield Advice("launch.hosts=[a:1,b:1]", step.without(step.cores), "fewer ranks per machine")
+        yield Advice("launch.hosts: more machines", step.without(step.cores), "fewer ranks per machine")
 
 
 def of_compute(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:

@@ -7,8 +7,8 @@ A probe is a short run. Each adds one part to the previous one; the difference o
     exchange      the run's ranks, synthetic images             + the exchange that compute does not hide
     all           the run itself                                + the input that the rest does not hide
 
-The differences add up to the step, so the shares add up to 1. A share below 0 is noise: it is shown, and the verdict
-names only parts that are larger.
+The differences add up to the step, so the shares add up to 1. A share below 0 is noise: its interval is shown, and the
+verdict names only parts that are larger.
 """
 
 from typing import Dict, List, NamedTuple
@@ -149,7 +149,9 @@ def text(result: dict) -> str:
     for part, share in result["shares"].items():
         interval = f"({100 * share['low']:.1f} to {100 * share['high']:.1f})"
         ms = 1000 * share["value"] * step["value"]  # of the last probe, the run itself
-        parts.append([part, f"{100 * share['value']:.1f} %", interval, f"{ms:.2f}"])
+        negative = share["value"] < 0  # the machine's speed changed
+        parts.append([part, *(("not measurable here", interval, "") if negative else
+                              (f"{100 * share['value']:.1f} %", interval, f"{ms:.2f}"))])  # fmt: skip
     if result["data_wait"] is not None:
         parts.append(["data wait", f"{100 * result['data_wait']:.1f} %", "(devices idle)", ""])
     tables = ["", *text_table.columns(rates, (1, 3), "  "), "", *text_table.columns(parts, (1, 3), "  ")]

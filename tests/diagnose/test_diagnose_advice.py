@@ -118,8 +118,8 @@ def test_refused_settings_are_not_advised():
     pushed_once = with_comm(backend="dist_device_sync", servers="1")
     assert "comm.servers=1x" not in gains(EXCHANGE, replace(TWO, ranks_here=2), pushed_once)
     crowded = diagnose(times(0.0001, compute=0.05, side_by_side=0.1, exchange=0.1, all=0.1))
-    assert "launch.hosts=[a:1,b:1]" in gains(crowded, replace(TWO, ranks_here=2))
-    assert "launch.hosts=[a:1,b:1]" not in gains(crowded, replace(TWO, ranks_here=2), with_comm(backend="device"))
+    assert "launch.hosts: more machines" in gains(crowded, replace(TWO, ranks_here=2))
+    assert "launch.hosts: more machines" not in gains(crowded, replace(TWO, ranks_here=2), with_comm(backend="device"))
 
 
 INPUT = diagnose(times(0.0001, compute=0.1, all=0.2))
@@ -145,7 +145,7 @@ def test_smaller_files_are_advised_for_large_packed_images():
 def test_fewer_threads_or_more_machines_are_advised():
     crowded = diagnose(times(0.0001, compute=0.1, side_by_side=0.2))
     assert gains(crowded, replace(TWO, threads=2)) == {"launch.threads=1": 1.0}
-    assert gains(crowded) == {"launch.hosts=[a:1,b:1]": 1.0}
+    assert gains(crowded) == {"launch.hosts: more machines": 1.0}
 
 
 def test_half_precision_is_advised_on_a_gpu():
