@@ -24,12 +24,14 @@ from mxscale.environment import hosts
 from mxscale.launcher import budget, setup
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
+from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError, RunFailed
 
 WARMUP, TIMED = 2, 6  # steps
 LEAST_S = 3.0  # of timed steps: where they take less, a second short run takes more of them
-SHARE = 0.03  # of the time left: of a second short run, and at least kept for what goes slower than measured
+SHARE = 0.03  # of the time left, for a second short run
+RESERVE = 0.02  # of the time left, at least, for what goes slower than measured
 
 
 class Durations(NamedTuple):
@@ -37,14 +39,12 @@ class Durations(NamedTuple):
 
     start: float  # until the first step
     step: float
-    validation: float
-    checkpoint: float
-    end: float  # the test, and until the last process has ended
+    validation: float  # with a checkpoint
+    end: float  # after the last validation: the test, until the last process has ended
 
     def steps_in(self, seconds: float, interval: int) -> float:
         """Return how many steps a run of `seconds` has that validates after each `interval` of them, and at its end."""
-        each = self.step + (self.validation + self.checkpoint) / interval
-        return (seconds - self.start - self.validation - self.checkpoint - self.end) / each
+        return (seconds - self.start - self.validation - self.end) / (self.step + self.validation / interval)
 
 
 def fitted(config: Config, started: float) -> Config:
@@ -76,41 +76,39 @@ def measured(config: Config, steps: int) -> Tuple[Plan, Durations]:
     folder = tempfile.mkdtemp(prefix=".short-run-", dir=config.runs)  # which all hosts see
     try:
         with Signals() as signals:
-            began = time.time()
             run = timing.ShortRun(short, Path(folder) / "0")
             with timing.stopping([run], signals):
                 timing.wait_for([run], signals, lambda _: run.process.poll() == 0)
-            return run.run().plan(), durations_of(run.run(), began, time.time())
+            return run.run().plan(), durations_of(run.run(), time.time())
     except ProbeFailed as error:
         raise RunFailed(f"epochs=auto: the short run failed: {error}") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def durations_of(run, began: float, ended: float) -> Durations:
-    """Return the durations of a run of some steps, from its metrics and the times of its process."""
+def durations_of(run: RunDir, ended: float) -> Durations:
+    """Return the durations of a run of some steps, whose process ended at `ended`, from its files."""
     lines, plan = list(run.lines()), run.plan()
     at = [(line["time_ms"] / 1000, line["step"], line["metrics"]) for line in lines]
     rates = [metrics[timing.RATE] for _, step, metrics in at if timing.RATE in metrics and step > WARMUP]
     trained = max(when for when, _, metrics in at if timing.RATE in metrics)
     validated = max(when for when, _, metrics in at if "val/top1" in metrics)
     tested = max((when for when, _, metrics in at if "test/top1" in metrics), default=None)
-    validation, checkpoint = validated - trained, 0.0
-    if tested:  # a checkpoint was written before the test
-        images = plan.splits["test"].count / plan.splits["val"].count
-        checkpoint = max(0.0, tested - validated - validation * images)
+    validation = validated - trained
+    if tested:  # the first evaluation is the slowest: the second one, with the checkpoint before it, is typical
+        validation = min(validation, (tested - validated) * plan.splits["val"].count / plan.splits["test"].count)
     step = sum(plan.sizes.global_batch / rate for rate in rates) / len(rates)
-    return Durations(at[0][0] - began, step, validation, checkpoint, ended - validated - checkpoint)
+    began = (run.path / "price.json").stat().st_mtime  # set-up begins
+    return Durations(at[0][0] - began, step, validation, ended - validated)
 
 
 def fitted_to(config: Config, plan: Plan, durations: Durations, left_s: float) -> Config:
     """Return the config with as many steps as `left_s` seconds have room for. Raises ConfigError for less than one."""
     sizes: Sizes = plan.sizes
-    # A stop for the budget would come this long before its end
-    checkpoint_s = max(budget.DEFAULT_S, budget.MARGIN * durations.checkpoint)
-    reserve = budget.MARGIN * 3 * durations.step + checkpoint_s + budget.shutdown_s(plan)
+    # After the last step a stop for the budget would come this long before its end
+    reserve = max(budget.DEFAULT_S + budget.shutdown_s(plan), RESERVE * left_s)
     interval = config.validate_every * sizes.steps_per_epoch
-    steps = math.floor(durations.steps_in(left_s - max(reserve, SHARE * left_s), interval))
+    steps = math.floor(durations.steps_in(left_s - reserve, interval))
     if steps < 1:
         fixed = durations.start + durations.validation + durations.end + reserve
         raise ConfigError(

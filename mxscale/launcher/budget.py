@@ -1,11 +1,13 @@
 """The budget of a run: `budget.max_usd`, `max_eur` and `minutes`. A run stops before it exceeds one of them.
 
-The ranks are asked to stop, as by a signal, while there is time for what a stop takes: two steps, a batch of an
-interrupted validation, a checkpoint, the end of the processes. Each is estimated by the longest recent duration
-times 1.5. Ranks that are still running `shutdown_s` before the bound are killed; their last checkpoint stays.
+A run that is expected to end in time goes on. Else the ranks are asked to stop, as by a signal, while there is time for
+what a stop takes: two steps, a batch of an interrupted validation, a checkpoint, the end of the processes. Each is
+estimated by the longest recent duration times 1.5. Ranks that are still running `shutdown_s` before the bound are
+killed; their last checkpoint stays.
 """
 
 import math
+import statistics
 import time
 from typing import Iterable, List, Optional, Sequence
 
@@ -69,7 +71,8 @@ class BudgetMonitor:
         if self.reason or math.isinf(self.deadline):
             return False
         self.durations.update()
-        if time.time() + self.durations.stop_s() < self.deadline:
+        now = time.time()
+        if now + self.durations.stop_s() < self.deadline or now + self.durations.finish_s() < self.deadline:
             return False
         self.reason = REASON
         return True
@@ -129,6 +132,8 @@ class Durations:
         self.run, self.sizes, self.shutdown_s = run, plan.sizes, shutdown_s(plan)
         self.steps_s: List[float] = []  # of the last lines
         self.checkpoint_s: Optional[float] = None  # the longest; None before the first
+        self.validation_s: Optional[float] = None  # of the last one
+        self.images = {name: split.count for name, split in plan.splits.items()}
         self._last: Optional[dict] = None
         self._add(run.history())  # of earlier attempts
         self.follower = Follower(run)
@@ -144,6 +149,8 @@ class Durations:
             rate = line["metrics"].get("throughput/images_per_s")
             if rate:
                 self.steps_s = [*self.steps_s, self.sizes.global_batch / rate][-RECENT:]
+            if self._last and "val/top1" in line["metrics"]:
+                self.validation_s = (line["time_ms"] - self._last["time_ms"]) / 1000
             self._last = line
         if self._last:
             self._add_checkpoint(self._last)
@@ -157,6 +164,15 @@ class Durations:
         took_s = completed - line["time_ms"] / 1000
         if 0 < took_s < 3600:  # else the storage has another clock, or an earlier attempt wrote the checkpoint
             self.checkpoint_s = max(self.checkpoint_s or 0.0, took_s)
+
+    def finish_s(self) -> float:
+        """Return the expected time until the run ends by itself; inf if it is unknown."""
+        if self.validation_s is None or not self.steps_s:
+            return math.inf
+        steps = self.sizes.total_steps - self._last["step"]
+        evaluated = 1 + self.images.get("test", 0) / max(1, self.images.get("val", 1))  # a validation and the test
+        checkpoints_s = 2 * (self.checkpoint_s or 0.0)
+        return steps * statistics.mean(self.steps_s) + evaluated * self.validation_s + checkpoints_s + self.shutdown_s
 
     def stop_s(self) -> float:
         """Return the longest time until the processes of a run that is asked to stop now have ended."""

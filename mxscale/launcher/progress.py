@@ -19,6 +19,7 @@ from mxscale.util.redaction import shown
 
 LINE_S = 30.0  # between two lines where there is no terminal
 BETWEEN_STEPS = ("validation", "checkpoint")  # phases of a heartbeat
+SLOW_S = 10.0  # a step, or a validation batch, that takes as long is named
 STOPPING_S = 5.0  # between two lines on what a stop waits for
 
 
@@ -59,7 +60,7 @@ class Progress:
         self.follower, self.sizes, self.cost_at = Follower(run), plan.sizes, cost_at
         self.shown, self.step, self.printed = {}, 0, time.monotonic()
         self.begun, self.bar = False, None
-        self.first: Optional[Tuple[int, int]] = None  # step and time in ms of the attempt's first line
+        self.first: Optional[Tuple[int, float]] = None  # step and time of the attempt's first line
         self.last_at = self.stop_asked_at = None  # in seconds: of the last line, of a stop request
         self.run = run
 
@@ -69,25 +70,21 @@ class Progress:
             first, self.begun = not self.begun, True
             self.shown.update(line["metrics"], **self.cost_at(line))
             self.step, self.last_at = line["step"], time.monotonic()
-            self.first = self.first or (self.step, line["time_ms"])
+            self.first = self.first or (self.step, self.last_at)
             if sys.stderr.isatty():
                 self._move_bar(first)
             elif "val/top1" in line["metrics"] or (self._due(LINE_S) and self.step % self.sizes.steps_per_epoch):
-                self._print(self._figures() + self._time_left(line["time_ms"]))
+                self._print(self._progress())
         if self.begun and self.stop_asked_at:
             if self._due(STOPPING_S):
                 self._print(f"stopping, asked {time.monotonic() - self.stop_asked_at:.0f} s ago; {self._under_way()}")
-        elif self.begun and not sys.stderr.isatty() and self._due(LINE_S) and self._silent_s() >= LINE_S:
-            self._print(self._under_way())
+        elif self.begun and not sys.stderr.isatty() and self._due(LINE_S) and time.monotonic() >= self.last_at + LINE_S:
+            self._print(self._under_way(SLOW_S))
         return self.begun
 
     def stop_asked(self) -> None:
         """Say from now on what the stop waits for."""
         self.stop_asked_at = self.printed = time.monotonic()
-
-    def _silent_s(self) -> float:
-        """Return the seconds since the last line: a slow step, or a long validation."""
-        return time.monotonic() - self.last_at
 
     def _due(self, interval_s: float) -> bool:
         return time.monotonic() >= self.printed + interval_s
@@ -97,21 +94,27 @@ class Progress:
         echo(f"epoch {epoch:g}  step {self.step}/{self.sizes.total_steps}  {text}")
         self.printed = time.monotonic()
 
-    def _time_left(self, now_ms: int) -> str:
-        """Return the time of the remaining steps by those of this attempt so far, validations included."""
-        begun, begun_ms = self.first
-        if self.step == begun or self.step == self.sizes.total_steps:
-            return ""
-        left_s = (now_ms - begun_ms) / 1000 / (self.step - begun) * (self.sizes.total_steps - self.step)
-        return f"  {tqdm.format_interval(left_s)} left"
+    def _progress(self) -> str:
+        """Return the figures of the last line, and the time of the remaining steps by that of this attempt's so far."""
+        begun, begun_at = self.first
+        done, remaining = self.step - begun, self.sizes.total_steps - self.step
+        if not (done and remaining):
+            return self._figures()
+        left_s = (time.monotonic() - begun_at) / done * remaining
+        return f"{self._figures()}  {tqdm.format_interval(left_s)} left"
 
-    def _under_way(self) -> str:
-        """Return what rank 0 is doing and for how long, by its heartbeat: lines of metrics may be ten steps apart."""
+    def _under_way(self, least_s: float = 0.0) -> str:
+        """Return what rank 0 is doing and for how long, by its heartbeat: lines of metrics may be ten steps apart.
+
+        If it has not been doing that for `least_s`, return the progress.
+        """
         try:
             now = json.loads(self.run.rank_alive(0).read_text())
         except (OSError, ValueError):  # just being written
-            return "no sign of rank 0"
+            return self._progress()
         self.step = max(self.step, self.first[0] + now["steps"])
+        if now["idle_s"] < least_s:
+            return self._progress()
         phase, since = now["phase"], f"under way for {now['idle_s']:.0f} s"
         return f"{phase} {since}" if phase in BETWEEN_STEPS else f"step {self.step + 1} {since} (rank 0: {phase})"
 

@@ -56,8 +56,14 @@ def test_a_long_phase_is_printed_every_30_seconds(watched, capsys):
 
 def test_slow_steps_read_as_slow(watched, capsys):
     watched.at(0, (10, LOSS))
-    watched.at(31, phase="exchange", steps=2, idle_s=8.0)
-    assert capsys.readouterr().out == "epoch 0.6  step 12/40  step 13 under way for 8 s (rank 0: exchange)\n"
+    watched.at(31, phase="exchange", steps=2, idle_s=14.0)
+    assert capsys.readouterr().out == "epoch 0.6  step 12/40  step 13 under way for 14 s (rank 0: exchange)\n"
+
+
+def test_steps_between_two_lines_are_counted_by_the_heartbeat(watched, capsys):
+    watched.at(0, (10, LOSS))
+    watched.at(31, steps=5, idle_s=2.0)
+    assert capsys.readouterr().out == "epoch 0.75  step 15/40  loss 1.500  02:35 left\n"
 
 
 def test_lines_forecast_the_time_left_from_this_attempt(watched, capsys):
