@@ -31,13 +31,13 @@ from mxscale.util.errors import ConfigError, RunFailed
 WARMUP, TIMED = 2, 6  # steps
 LEAST_S = 3.0  # of timed steps: where they take less, a second short run takes more of them
 SHARE = 0.03  # of the time left, for a second short run
-RESERVE = 0.02  # of the time left, at least, for what goes slower than measured
+RESERVE = 0.03  # of the time left, at least, for what goes slower than measured
 
 
 class Durations(NamedTuple):
     """What the parts of a run take, in seconds."""
 
-    start: float  # until the first step
+    start: float  # until the first step, and what the first validation takes longer than others
     step: float
     validation: float  # with a checkpoint
     end: float  # after the last validation: the test, until the last process has ended
@@ -94,12 +94,12 @@ def durations_of(run: RunDir, ended: float) -> Durations:
     trained = max(when for when, _, metrics in at if timing.RATE in metrics)
     validated = max(when for when, _, metrics in at if "val/top1" in metrics)
     tested = max((when for when, _, metrics in at if "test/top1" in metrics), default=None)
-    validation = validated - trained
-    if tested:  # the first evaluation is the slowest: the second one, with the checkpoint before it, is typical
-        validation = min(validation, (tested - validated) * plan.splits["val"].count / plan.splits["test"].count)
+    first = validation = validated - trained
+    if tested:  # the second evaluation, with the checkpoint before it, is typical
+        validation = min(first, (tested - validated) * plan.splits["val"].count / plan.splits["test"].count)
     step = sum(plan.sizes.global_batch / rate for rate in rates) / len(rates)
     began = (run.path / "price.json").stat().st_mtime  # set-up begins
-    return Durations(at[0][0] - began, step, validation, ended - validated)
+    return Durations(at[0][0] - began + first - validation, step, validation, ended - validated)
 
 
 def fitted_to(config: Config, plan: Plan, durations: Durations, left_s: float) -> Config:
