@@ -42,9 +42,11 @@ class Durations(NamedTuple):
     validation: float  # with a checkpoint
     end: float  # after the last validation: the test, until the last process has ended
 
-    def steps_in(self, seconds: float, interval: int) -> float:
-        """Return how many steps a run of `seconds` has that validates after each `interval` of them, and at its end."""
-        return (seconds - self.start - self.validation - self.end) / (self.step + self.validation / interval)
+    def steps_in(self, seconds: float, interval: int) -> int:
+        """Return the most steps of a run of `seconds` that validates after each `interval` of them, and at its end."""
+        free = seconds - self.start - self.end
+        most = math.ceil(max(0.0, free) / (interval * self.step)) + 1  # validations
+        return max(min(math.floor((free - n * self.validation) / self.step), n * interval) for n in range(1, most + 1))
 
 
 def fitted(config: Config, started: float) -> Config:
@@ -108,7 +110,7 @@ def fitted_to(config: Config, plan: Plan, durations: Durations, left_s: float) -
     # After the last step a stop for the budget would come this long before its end
     reserve = max(budget.DEFAULT_S + budget.shutdown_s(plan), RESERVE * left_s)
     interval = config.validate_every * sizes.steps_per_epoch
-    steps = math.floor(durations.steps_in(left_s - reserve, interval))
+    steps = durations.steps_in(left_s - reserve, interval)
     if steps < 1:
         fixed = durations.start + durations.validation + durations.end + reserve
         raise ConfigError(

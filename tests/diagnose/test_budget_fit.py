@@ -33,16 +33,16 @@ def refused(**settings):
 
 def test_steps_and_validations_fill_the_budget_but_for_its_reserve(capsys):
     fitted = fitted_to(config(), PLAN, QUICK, 600)
-    # 0.2 s and 3 s for each 100 steps; 12 s for start and end; 3 % stay in reserve
-    assert fitted.max_steps == int((600 * 0.97 - 12) / 0.23)
+    # 0.2 s each, 25 validations of 3 s, 9 s for start and end; 3 % stay in reserve
+    assert fitted.max_steps == int((600 * 0.97 - 9 - 25 * 3) / 0.2)
     assert (fitted.epochs, fitted.schedule.steps) == (25, fitted.max_steps)
-    assert "2,478 steps, 24.8 epochs: a step takes 0.2 s (50 images/s), a validation 3 s" in capsys.readouterr().out
+    assert "2,490 steps, 24.9 epochs: a step takes 0.2 s (50 images/s), a validation 3 s" in capsys.readouterr().out
     assert validate(fitted) == fitted
 
 
 def test_a_short_budget_keeps_what_a_stop_would_take_in_reserve():
     fitted = fitted_to(config(), PLAN, replace_step(2.0), 120)
-    assert fitted.max_steps == int((120 - (3 + 3) - 12) / 2.03)
+    assert fitted.max_steps == int((120 - (3 + 3) - 12) / 2)
     assert fitted.log_every == 5
 
 
@@ -50,9 +50,14 @@ def replace_step(seconds):
     return QUICK._replace(step=seconds)
 
 
+def test_a_last_epoch_is_not_begun_for_the_time_of_its_validation():
+    # 100 steps and a validation take 23 s, one more step 0.2 s and 3 s
+    assert [QUICK.steps_in(9 + seconds, 100) for seconds in (23.1, 23.3, 26.1, 26.3)] == [100, 100, 100, 101]
+
+
 def test_rarer_validations_leave_time_for_more_steps():
     often, rarely = (fitted_to(config(validate_every=every), PLAN, QUICK, 600).max_steps for every in (1, 10))
-    assert rarely == int((600 * 0.97 - 12) / 0.203) > often
+    assert rarely == int((600 * 0.97 - 9 - 3 * 3) / 0.2) > often
 
 
 def test_warm_up_takes_a_third_at_most():
