@@ -70,14 +70,18 @@ def _check_fitted(config: Config) -> None:
     """Raise ConfigError if epochs=auto has no budget to follow, or another setting that ends the training."""
     if not config.budget.stated:
         raise ConfigError("epochs=auto: set budget.minutes, budget.max_usd or budget.max_eur, which it follows")
-    ends = {"max_steps": config.max_steps, "schedule.steps": config.schedule.steps}
-    for key, value in ends.items():
-        if value is not None:
-            raise ConfigError(f"epochs=auto with {key}={value}: the budget ends the training; leave one of them out")
-    if "milestones" in SCHEDULES[config.schedule.kind].options:
+    if not can_be_fitted(config):
         raise ConfigError(
-            f"epochs=auto with schedule={config.schedule.kind}: its milestones are epochs; use schedule=cosine"
+            f"epochs=auto with schedule={config.schedule.kind}, schedule.steps={config.schedule.steps}, "
+            f"max_steps={config.max_steps}: the budget ends the training, and the schedule has to follow; use "
+            "schedule=cosine, and leave out the steps"
         )
+
+
+def can_be_fitted(config: Config) -> bool:
+    """Return whether a budget can set the length of the training: nothing else does, and no milestone is an epoch."""
+    schedule = config.schedule
+    return config.max_steps is None and schedule.steps is None and "milestones" not in SCHEDULES[schedule.kind].options
 
 
 def _check_data(data: Data) -> None:

@@ -19,6 +19,7 @@ import psutil
 from mxscale.config.networks import NETWORKS
 from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.sizes import auto_ranks
+from mxscale.config.validation import can_be_fitted
 from mxscale.data.survey import Survey, survey
 from mxscale.environment import gpus, machine
 from mxscale.environment.container_limits import available_cores
@@ -129,7 +130,7 @@ class Choices:
         """Return the number of epochs by which the network is chosen; the budget may set another one."""
         passes, fewest, most = LENGTH[self.config.entry]
         epochs = min(max(math.ceil(passes / images), fewest), most)
-        if self.config.budget.stated:
+        if self.config.budget.stated and can_be_fitted(self.config):
             self._choose(f"fitted to {self.config.budget.stated}", epochs="auto")
         else:
             self._choose(f"{epochs * images:,} images in all", epochs=epochs)
@@ -158,8 +159,8 @@ class Choices:
             if best and takes > limit:
                 rejected = f"; {name} at {size} px: {takes:.0f} min"
                 break
-            best, minutes, measured = (name, size), takes, rate
-        reason = f"images of {self.found.short_side} px, about {minutes:.0f} min at {measured:,.0f} images/s{rejected}"
+            best, minutes = (name, size), takes
+        reason = f"images of {self.found.short_side} px, about {minutes:.0f} min on this machine{rejected}"
         name, size = best
         margin = size if self.found.short_side and self.found.short_side <= SCAN else round(size * 8 / 7)
         self._choose(reason, model__name=name, data__image_size=size,

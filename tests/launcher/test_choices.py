@@ -78,6 +78,7 @@ def test_epochs_follow_the_number_of_images():
     assert chosen(folder(train=[90_000]))["epochs"] == 10
     assert chosen(entry="finetune")["epochs"] == 7
     assert chosen(budget={"minutes": 5.0})["epochs"] == "auto"
+    assert chosen(budget={"minutes": 5.0}, schedule={"kind": "step"})["epochs"] == 63
 
 
 def test_a_batch_leaves_a_small_set_some_steps():
@@ -127,7 +128,7 @@ def test_a_command_line_is_completed_and_the_choice_printed(tmp_path, monkeypatc
     printed = capsys.readouterr().out
     assert printed.startswith("chosen    data.augment.scale=[0.5,1.0]: crops keep at least half of an image\n")
     assert "batch.per_device=2: 48 training images, at least 8 steps in an epoch" in printed
-    assert "images of 16 px, about 0 min at 1,000 images/s" in printed
+    assert "images of 16 px, about 0 min on this machine" in printed
 
 
 def test_groups_count_as_typed(tmp_path, monkeypatch):
