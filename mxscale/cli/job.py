@@ -10,7 +10,6 @@ from omegaconf.errors import OmegaConfBaseException
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.config.typed import check_group
-from mxscale.diagnose import budget_fit
 from mxscale.diagnose.record import Stopped
 from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as launcher
@@ -58,6 +57,8 @@ def execute(composed, overrides, trial=None) -> Status:
         claims.check(config.claims)
         hooks = [Rerun(recorded), RecordFindings(), record, *([trial] if trial else [])]
         if config.epochs == "auto" and not config.budget.dry_run:
+            from mxscale.diagnose import budget_fit  # NumPy
+
             config = budget_fit.fitted(config, started(hooks))
         return launcher.execute(config, run, hooks)
     except Stopped as stopped:

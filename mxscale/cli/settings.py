@@ -9,7 +9,6 @@ from mxscale.config.networks import SYMBOL
 from mxscale.config.schema import Config, flatten, from_dict, origin_of, to_dict, unflatten
 from mxscale.config.signature import within
 from mxscale.config.validation import validate
-from mxscale.launcher import choices
 from mxscale.rerun import rerun
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
@@ -50,6 +49,8 @@ def with_choices(values: dict, overrides) -> dict:
     entry = DATASETS.get(values["data"]["kind"])
     if complete or not (entry and entry.folder and values["data"]["root"]):
         return values
+    from mxscale.launcher import choices  # NumPy and Pillow
+
     names = [{"model": "model.name", "augment": "data.augment"}.get(key, key) for key in typed if key != "data"]
     config = validated(values, overrides)
     chosen = choices.choose(config, lambda key: within(key, names))

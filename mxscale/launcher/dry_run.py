@@ -9,7 +9,6 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.schema import Config, Data
 from mxscale.cost import prices
 from mxscale.data import manifest
-from mxscale.data.survey import ALL, survey
 from mxscale.launcher import setup
 from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.launcher.progress import echo
@@ -33,6 +32,8 @@ def execute(config: Config, resources: Resources) -> Status:
             if plan.data_dir:
                 echo(describe(manifest.load(plan.data_dir), context.config.data))
             if DATASETS[config.data.kind].folder:
+                from mxscale.data.survey import ALL, survey  # NumPy and Pillow
+
                 echo(f"sizes     {survey(context.config.data, ALL).describe_sizes()}")
             echo(estimate(context.config, plan, resources.price))
         guards.discard(run)

@@ -61,9 +61,9 @@ def test_an_unknown_key_suggests_the_nearest(values, message):
 @pytest.mark.parametrize(
     "key, value, message",
     [
-        ("epochs", 1.5, "epochs=1.5: expected a whole number"),
-        ("epochs", True, "epochs=True: expected a whole number"),
-        ("epochs", None, "epochs=null: expected a whole number"),
+        ("seed", 1.5, "seed=1.5: expected a whole number"),
+        ("seed", True, "seed=True: expected a whole number"),
+        ("seed", None, "seed=null: expected a whole number"),
         ("optimizer.lr", "0.1x", "optimizer.lr=0.1x: expected a number"),
         ("optimizer.lr", False, "optimizer.lr=False: expected a number"),
         ("data.augment.flip", 1, "data.augment.flip=1: expected true or false"),

@@ -131,7 +131,7 @@ def test_other_kinds_of_files_are_refused_at_once(runs, name, kind):
         ("price.json", '{"known": "yes"}', "known='yes': expected true or false"),
         ("config.yaml", "seed: 1\nep", "is damaged"),
         ("config.yaml", "seed: 1\nepochs: 1", "it is cut"),
-        ("config.yaml", "epochs: x\n", "epochs=x"),
+        ("config.yaml", "seed: x\n", "seed=x"),
     ],
 )
 def test_wrong_types_are_named(runs, name, text, damage):
