@@ -52,8 +52,8 @@ GAP = Replay(
                 if n == 2 or settings == REAL
             ),
         ),
-        ("experiment=null", "model.name=squeezenet1.1", "data.image_size=224", "batch.per_device=8", "epochs=4",
-         "max_steps=24", "log_every=3", "validate_every=1000", "launch.device=cpu"),
+        ("model.name=squeezenet1.1", "data.image_size=224", "data.augment.scale=[0.08,1.0]", "batch.per_device=8",
+         "epochs=4", "max_steps=24", "log_every=3", "validate_every=1000", "launch.device=cpu"),
         "SqueezeNet on photographs=DIR of at least 256 pixels, or on 256 generated images of 500 by 400 pixels; the "
         "same cores decode and compute",
     ),

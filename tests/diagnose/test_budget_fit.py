@@ -2,17 +2,19 @@
 
 import json
 import os
+import time
 
 import pytest
 from plans import make_sizes, make_splits
 from refusals import error_of
 
-from mxscale.cli import main
+from mxscale.cli import job, main
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.diagnose import budget_fit
 from mxscale.diagnose.budget_fit import Durations, durations_of, fitted_to
 from mxscale.diagnose.record import Stopped
+from mxscale.launcher import setup
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
@@ -111,8 +113,10 @@ LINE = ["train", "epochs=auto", "budget.minutes=10", "tracking=none", "launch.ra
 
 @pytest.mark.slow
 def test_a_fitted_training_completes_its_decay_and_a_rerun_repeats_it(tmp_path, monkeypatch, data_cache):
-    slow = replace_step(30.0)  # so that few steps fit; the real ones are quick
+    slow = replace_step(40.0)  # so that few steps fit; the real ones are quick
     monkeypatch.setattr(budget_fit, "measured", lambda config, steps: (PLAN, slow))
+    for module in (job, setup):  # this process began long ago
+        monkeypatch.setattr(module, "started", lambda hooks: time.time())
     place = [f"runs={tmp_path}", f"data.cache={data_cache}"]
     assert main.main([*LINE, *place]) == 0
     [run] = directory.runs_of(tmp_path, "train")
