@@ -10,7 +10,6 @@ import math
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
@@ -21,7 +20,7 @@ from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.sizes import auto_ranks
 from mxscale.config.validation import can_be_fitted
 from mxscale.data.survey import Survey, survey
-from mxscale.environment import gpus, machine
+from mxscale.environment import description, gpus, machine
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.description import ROOT
 from mxscale.launcher.progress import echo
@@ -179,9 +178,8 @@ class MeasuredRates:
 
     def __init__(self, path: Path, gpus: int):
         self.path, self.devices = path, max(gpus, 1)
-        self.where = (
-            f"{gpus or available_cores()} x {(gpus and 'GPU') or machine.cpu_model()}, mxnet {version('mxnet')}"
-        )
+        mxnet = description.versions().get("mxnet", "of another package")  # such as mxnet-cu90
+        self.where = f"{gpus or available_cores()} x {'GPU' if gpus else machine.cpu_model()}, mxnet {mxnet}"
 
     def __call__(self, name: str, size: int, batch: int) -> float:
         """Return images/s of all devices. Raises RunFailed."""
