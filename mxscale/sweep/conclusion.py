@@ -89,7 +89,8 @@ def end(
     best = chosen(rows).get("best")
     sweep.write_summary(Summary(metrics=best.metrics if best else {}, cells=names))
     planned = facts.get("cells", 0)
-    note = note_of(facts["command"], status, table(rows, planned))
+    command = ["mxscale", sweep.config().entry, "-m", *facts["command"]]
+    note = note_of(command, status, best, table(rows, planned))
     sweep.write("environment.json", {"tags": {**tags(facts["command"], names), "mlflow.note.content": note}})
     write_text(sweep.path / "table.csv", as_csv(rows))
     unsent = None
@@ -140,10 +141,11 @@ def tags(command: Sequence[str], names: dict) -> Dict[str, str]:
     return {name: str(value) for name, value in known.items() if value is not None}
 
 
-def note_of(command: Sequence[str], status: Status, trials: str) -> str:
+def note_of(command: Sequence[str], status: Status, best: Optional[Row], trials: str) -> str:
     """Return the description of the parent run, Markdown; its metrics are those of the best trial."""
+    whose = f"; metrics of the best trial, {best.trial.name}" if best else ""
     how = {KILLED: f"Interrupted ({status.reason})", FAILED: f"Failed: {status.error}"}.get(status.state, "Finished")
-    return f"**{how}**; metrics: the best trial\n\n```\n{shlex.join(command)}\n```\n\n```\n{trials}\n```"
+    return f"**{how}**{whose}\n\n```\n{shlex.join(command)}\n```\n\n```\n{trials}\n```"
 
 
 def number(value: Optional[float], form: str) -> str:

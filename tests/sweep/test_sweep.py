@@ -199,11 +199,11 @@ def test_table_lists_state_of_each_cell():
 
 def test_the_parent_run_is_described_by_its_end_and_its_trials():
     command = ["mxscale", "train", "-m", "seed=1,2"]
-    failed = conclusion.note_of(command, Status(FAILED, error="seed-1: no"), "seed-1  failed")
-    assert failed.splitlines()[0] == "**Failed: seed-1: no**; metrics: the best trial"
+    failed = conclusion.note_of(command, Status(FAILED, error="seed-1: no"), ROWS[0], "seed-1  failed")
+    assert failed.splitlines()[0] == "**Failed: seed-1: no**; metrics of the best trial, lr-0"
     assert "mxscale train -m seed=1,2\n" in failed and "seed-1  failed\n" in failed
-    stopped = conclusion.note_of(command, Status(KILLED, reason="signal SIGINT"), "")
-    assert stopped.startswith("**Interrupted (signal SIGINT)**")
+    stopped = conclusion.note_of(command, Status(KILLED, reason="signal SIGINT"), None, "")
+    assert stopped.splitlines()[0] == "**Interrupted (signal SIGINT)**"
 
 
 def test_sweep_status_is_worst_of_cells():
@@ -452,7 +452,7 @@ def test_cells_are_children_of_sweep_run(tmp_path):
     assert parent.data.params["seed"] == "1,2,3" and parent.data.tags["sweep.best"] == "seed-2"
     assert parent.data.metrics["best/val_top1"] == 20  # of the best trial
     note = parent.data.tags["mlflow.note.content"]
-    assert note.startswith("**Finished**; metrics: the best trial") and "seed-2" in note and "20.00 %" in note
+    assert note.startswith("**Finished**; metrics of the best trial, seed-2") and "20.00 %" in note
     assert {"table.csv", "sweep.json"} <= {file.path for file in client.list_artifacts(parent.info.run_id)}
 
     client.delete_run(parent.info.run_id)
