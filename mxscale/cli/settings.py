@@ -143,13 +143,13 @@ def merge_for_resume(run: RunDir, values: dict, overrides) -> Config:
     merged, requested = flatten(to_dict(run.config())), flatten(to_dict(run.requested_config()))
     composed, usual = flatten(values), flatten(to_dict(Config()))
     for override in overrides:
+        if override == "epochs=auto":  # fitted when the run was new
+            continue
         key = override.split("=")[0].lstrip("+~")
         names = [name for name in composed if within(name, ["data.augment" if key == "augment" else key])]
         if key in ("experiment", "recipe", "debug"):  # represents the settings that its file changes, of any group
             names = [name for name in composed if composed[name] != usual[name]]
         for name in names:
-            if override == "epochs=auto":  # fitted when the run was new
-                continue
             if name.split(".")[0] in RESUMABLE:
                 merged[name] = composed[name]
             elif requested.get(name) != composed[name]:

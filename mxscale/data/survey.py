@@ -19,7 +19,7 @@ ALL = 20_000  # files whose headers are read in some seconds
 
 
 class Sized(NamedTuple):
-    """The size of an image by its header, in pixels; the largest shorter side last in order."""
+    """The size of an image by its header, in pixels, ordered by the shorter side."""
 
     short_side: int
     width: int
@@ -82,14 +82,14 @@ def survey(data: Data, most: int = SAMPLED) -> Survey:
         ConfigError: The folder can't be listed.
     """
     tree, _ = list_folder(data)
-    items = sorted(chain.from_iterable(chain.from_iterable(tree.splits.values())))
+    items = list(chain.from_iterable(chain.from_iterable(tree.splits.values())))
     every = max(1, len(items) // most)
     sizes = filter(None, map(_size, items[every // 2 :: every]))
     return Survey(tree.classes, tree.splits, sorted(sizes))
 
 
 def _size(item: Item) -> Optional[Sized]:
-    """Return an image's size by its header; None for a file that is none."""
+    """Return an image's size by its header; None if the file is not an image."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # packing reports damaged files

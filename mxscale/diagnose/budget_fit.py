@@ -15,7 +15,6 @@ from typing import NamedTuple, Tuple
 
 from mxscale.config.optimizers import SCHEDULES
 from mxscale.config.schema import Config
-from mxscale.config.sizes import Sizes
 from mxscale.cost.prices import Usage
 from mxscale.diagnose import timing
 from mxscale.diagnose.probes import untimed
@@ -106,7 +105,7 @@ def durations_of(run: RunDir, ended: float) -> Durations:
 
 def fitted_to(config: Config, plan: Plan, durations: Durations, left_s: float) -> Config:
     """Return the config with as many steps as `left_s` seconds have room for. Raises ConfigError for less than one."""
-    sizes: Sizes = plan.sizes
+    sizes = plan.sizes
     # After the last step a stop for the budget would come this long before its end
     reserve = max(budget.DEFAULT_S + budget.shutdown_s(plan), RESERVE * left_s)
     interval = config.validate_every * sizes.steps_per_epoch

@@ -16,8 +16,6 @@ from mxscale.launcher.progress import echo
 from mxscale.rendering import page
 from mxscale.rundir.plan import Split
 from mxscale.serve.predict import in_base64
-from mxscale.util.atomic_files import write_text
-from mxscale.util.errors import ConfigError
 
 TEMPLATE = Path(__file__).with_name("data_page.html")
 UNUSUAL = 2.0  # factor between an image's shorter side and the median, above which it is listed
@@ -33,11 +31,8 @@ def main(config: Config, output: str) -> None:
     page.check_installed("mxscale data")
     config = replace(config, data=replace(config.data, on_bad="skip", allow_duplicates=True))
     found, packed = survey(config.data, ALL), pack.prepare(config.data)
-    text = page.render(TEMPLATE, **facts(config, found, packed))
-    try:
-        write_text(Path(output), text)
-    except OSError as error:
-        raise ConfigError(f"output={output}: cannot be written ({error.strerror})") from None
+    file = Path(output)
+    page.save({file.name: page.render(TEMPLATE, **facts(config, found, packed))}, [], file.parent)
     echo(f"sizes     {found.describe_sizes()}\npage      {output}")
 
 
@@ -63,7 +58,7 @@ def facts(config: Config, found: Survey, packed: Dict[str, Any]) -> Dict[str, An
 
 def unusual(found: Survey) -> List[Sized]:
     """Return the images much smaller or larger than the median, the largest first."""
-    median = found.short_side or 0
+    median = found.short_side
     return [size for size in reversed(found.sizes) if not 1 / UNUSUAL <= size.short_side / median <= UNUSUAL]
 
 

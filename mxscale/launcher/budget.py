@@ -133,7 +133,9 @@ class Durations:
         self.steps_s: List[float] = []  # of the last lines
         self.checkpoint_s: Optional[float] = None  # the longest; None before the first
         self.validation_s: Optional[float] = None  # of the last one
-        self.images = {name: split.count for name, split in plan.splits.items()}
+        images = {name: split.count for name, split in plan.splits.items()}
+        # Of the last validation and the test, in times of a validation
+        self.evaluations = 1 + images.get("test", 0) / max(1, images.get("val", 1))
         self._last: Optional[dict] = None
         self._add(run.history())  # of earlier attempts
         self.follower = Follower(run)
@@ -170,9 +172,8 @@ class Durations:
         if self.validation_s is None or not self.steps_s:
             return math.inf
         steps = self.sizes.total_steps - self._last["step"]
-        evaluated = 1 + self.images.get("test", 0) / max(1, self.images.get("val", 1))  # a validation and the test
-        checkpoints_s = 2 * (self.checkpoint_s or 0.0)
-        return steps * statistics.mean(self.steps_s) + evaluated * self.validation_s + checkpoints_s + self.shutdown_s
+        evaluations_s, checkpoints_s = self.evaluations * self.validation_s, 2 * (self.checkpoint_s or 0.0)
+        return steps * statistics.mean(self.steps_s) + evaluations_s + checkpoints_s + self.shutdown_s
 
     def stop_s(self) -> float:
         """Return the longest time until the processes of a run that is asked to stop now have ended."""

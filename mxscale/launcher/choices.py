@@ -97,10 +97,9 @@ class Choices:
             self._network_and_size(epochs * images)
         return self.chosen
 
-    def _choose(self, reason: str, **values: Any) -> None:
-        """Choose values of the keys that are open; in a key `__` stands for the dot."""
-        for name, value in values.items():
-            key = name.replace("__", ".")
+    def _choose(self, reason: str, values: Dict[str, Any]) -> None:
+        """Choose values of the keys that are open."""
+        for key, value in values.items():
             if not self.is_set(key):
                 self.settings[key] = value
                 self.chosen[key] = Choice(value, reason)
@@ -110,12 +109,12 @@ class Choices:
             return
         name = self.settings["model.name"] if self.is_set("model.name") else PRETRAINED
         if not self.is_set("model.pretrained") and name in NETWORKS and NETWORKS[name].package:
-            self._choose("ImageNet weights", model__name=name, model__pretrained="imagenet")
+            self._choose("ImageNet weights", {"model.name": name, "model.pretrained": "imagenet"})
 
     def _crops(self) -> None:
         few = self.found.images < SMALL_SET or self.config.entry == "finetune"
         if few and self.config.data.augment.crop == "random_resized":
-            self._choose("crops keep at least half of an image", data__augment__scale=[0.5, 1.0])
+            self._choose("crops keep at least half of an image", {"data.augment.scale": [0.5, 1.0]})
 
     def _batch(self, images: int) -> None:
         """Halve the batch until an epoch has enough steps."""
@@ -123,16 +122,17 @@ class Choices:
         while batch > 2 and images < STEPS * batch * self.ranks:
             batch //= 2
         if batch != self.settings["batch.per_device"]:
-            self._choose(f"{images:,} training images, at least {STEPS} steps in an epoch", batch__per_device=batch)
+            reason = f"{images:,} training images, at least {STEPS} steps in an epoch"
+            self._choose(reason, {"batch.per_device": batch})
 
     def _epochs(self, images: int) -> int:
         """Return the number of epochs by which the network is chosen; the budget may set another one."""
         passes, fewest, most = LENGTH[self.config.entry]
         epochs = min(max(math.ceil(passes / images), fewest), most)
         if self.config.budget.stated and can_be_fitted(self.config):
-            self._choose(f"fitted to {self.config.budget.stated}", epochs="auto")
+            self._choose(f"fitted to {self.config.budget.stated}", {"epochs": "auto"})
         else:
-            self._choose(f"{epochs * images:,} images in all", epochs=epochs)
+            self._choose(f"{epochs * images:,} images in all", {"epochs": epochs})
         return self.settings["epochs"] if self.settings["epochs"] != "auto" else epochs
 
     def _candidates(self) -> List[Tuple[str, int]]:
@@ -162,8 +162,8 @@ class Choices:
         reason = f"images of {self.found.short_side} px, about {minutes:.0f} min on this machine{rejected}"
         name, size = best
         margin = size if self.found.short_side and self.found.short_side <= SCAN else round(size * 8 / 7)
-        self._choose(reason, model__name=name, data__image_size=size,
-                     data__pack_short_side=margin, data__eval_resize=margin)  # fmt: skip
+        sizes = {"data.image_size": size, "data.pack_short_side": margin, "data.eval_resize": margin}
+        self._choose(reason, {"model.name": name, **sizes})
 
 
 class MeasuredRates:

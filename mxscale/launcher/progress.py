@@ -59,7 +59,7 @@ class Progress:
     def __init__(self, run: RunDir, plan: Plan, cost_at: Callable[[dict], dict]):
         self.follower, self.sizes, self.cost_at = Follower(run), plan.sizes, cost_at
         self.shown, self.step, self.printed = {}, 0, time.monotonic()
-        self.begun, self.bar = False, None
+        self.bar: Optional[tqdm] = None
         self.first: Optional[Tuple[int, float]] = None  # step and time of the attempt's first line
         self.last_at = self.stop_asked_at = None  # in seconds: of the last line, of a stop request
         self.run = run
@@ -67,20 +67,21 @@ class Progress:
     def update(self) -> bool:
         """Show new lines; return whether the attempt has written a line."""
         for line in self.follower.new_lines():
-            first, self.begun = not self.begun, True
             self.shown.update(line["metrics"], **self.cost_at(line))
             self.step, self.last_at = line["step"], time.monotonic()
             self.first = self.first or (self.step, self.last_at)
             if sys.stderr.isatty():
-                self._move_bar(first)
+                self._move_bar()
             elif "val/top1" in line["metrics"] or (self._due(LINE_S) and self.step % self.sizes.steps_per_epoch):
                 self._print(self._progress())
-        if self.begun and self.stop_asked_at:
+        if self.first is None:
+            return False
+        if self.stop_asked_at:
             if self._due(STOPPING_S):
                 self._print(f"stopping, asked {time.monotonic() - self.stop_asked_at:.0f} s ago; {self._under_way()}")
-        elif self.begun and not sys.stderr.isatty() and self._due(LINE_S) and time.monotonic() >= self.last_at + LINE_S:
+        elif not sys.stderr.isatty() and self._due(LINE_S) and time.monotonic() >= self.last_at + LINE_S:
             self._print(self._under_way(SLOW_S))
-        return self.begun
+        return True
 
     def stop_asked(self) -> None:
         """Say from now on what the stop waits for."""
@@ -118,9 +119,9 @@ class Progress:
         phase, since = now["phase"], f"under way for {now['idle_s']:.0f} s"
         return f"{phase} {since}" if phase in BETWEEN_STEPS else f"step {self.step + 1} {since} (rank 0: {phase})"
 
-    def _move_bar(self, first: bool) -> None:
+    def _move_bar(self) -> None:
         try:
-            if first:  # created now, so that the time left does not include start-up
+            if self.bar is None:  # created now, so that the time left does not include start-up
                 self.bar = tqdm(total=self.sizes.total_steps, initial=self.step, unit="step", dynamic_ncols=True)
             self.bar.n = self.step
             self.bar.set_postfix_str(self._figures(), refresh=True)

@@ -15,7 +15,7 @@ def page(tmp_path, monkeypatch, capsys):
     """Return the page on a folder with an unusual size, an unusable file and a copy in another class."""
     monkeypatch.setattr(MeasuredRates, "_measured", lambda self, name, size, batch: 1000.0)
     root = make_tree(tmp_path / "set", {"ant <b>": 12, "bee": 20})
-    paint(root / "bee" / "large.png", (9, 9, 9), (300, 400))
+    paint(root / "bee" / "IMG_1.png", (9, 9, 9), (300, 400))
     (root / "bee" / "copy.png").write_bytes((root / "ant <b>" / "000.png").read_bytes())
     (root / "ant <b>" / "broken.jpg").write_bytes(b"no image")
     argv = ["data", str(root), f"data.cache={tmp_path}", f"output={tmp_path}/page.html", "data.pack_format=png"]
@@ -27,8 +27,8 @@ def page(tmp_path, monkeypatch, capsys):
 def test_a_page_shows_counts_sizes_samples_and_an_augmented_batch(page):
     text = re.sub(r"<[^>]*>|\s+", " ", page.split("</style>")[-1])
     assert re.search(r"ant &lt;b&gt; +10 +1 +1 .*bee +18 +2 +2 ", text)
-    assert "largest 300 x 400 (bee/large.png)" in text.lower()
-    assert re.search("1 images are less than half or more than twice the median: .* 300 x 400 +bee/large.png", text)
+    assert "largest 300 x 400 (bee/IMG_1.png)" in text
+    assert re.search("1 images are less than half or more than twice the median: .* 300 x 400 +bee/IMG_1.png", text)
     assert re.search(r"ant &lt;b&gt;/broken.jpg +not an image", text)
     assert re.search(r" 1 +exact copies in another split or class", text)
     assert page.count("<figure>") == 24 and page.count("<img") == 24 + 12
