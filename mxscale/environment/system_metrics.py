@@ -14,12 +14,14 @@ import psutil
 
 from mxscale.environment import container_limits
 from mxscale.environment.gpus import Gpus
+from mxscale.environment.other_programs import OtherPrograms
 from mxscale.rundir import metrics_file
 from mxscale.rundir.directory import SYSTEM, RunDir
 from mxscale.util.background import background_thread
 
 EVERY_S = 10.0
 FIRST_S = 1.0  # before the first sample; the time doubles up to EVERY_S, so that short runs have some
+OTHERS = "other_programs_percentage"
 WAIT_S = 2.0  # for the last sample: a hanging driver must not delay the end
 
 
@@ -54,14 +56,15 @@ class Usage:
 
     def __init__(self, folder: Path):
         self.folder = folder  # whose disk is sampled
-        self._gpus, self._network = Gpus(), psutil.net_io_counters()
+        self._gpus, self._network, self._others = Gpus(), psutil.net_io_counters(), OtherPrograms()
         self._cpu = self._cpu_use()
         psutil.cpu_percent(percpu=True)
 
     def sample(self) -> Dict[str, float]:
         """Return metric -> value; what is unknown is omitted."""
         metrics = {}
-        for part in (self._processor, self._memory, self._disk, self._traffic, self._gpus.sample):
+        parts = (self._processor, self._other_programs, self._memory, self._disk, self._traffic, self._gpus.sample)
+        for part in parts:
             with suppress(OSError, ValueError, IndexError, psutil.Error):
                 metrics.update(part())
         return {f"system/{name}": round(value, 1) for name, value in metrics.items()}
@@ -74,6 +77,9 @@ class Usage:
             return {"cpu_utilization_percentage": 100 * (used_s - before[1]) / (at - before[2]) / quota}
         shares = [by_core[core] for core in os.sched_getaffinity(0)]
         return {"cpu_utilization_percentage": sum(shares) / len(shares)}
+
+    def _other_programs(self) -> Dict[str, float]:
+        return {OTHERS: self._others.share()}
 
     @staticmethod
     def _cpu_use() -> Optional[Tuple[float, float, float]]:

@@ -8,12 +8,11 @@ sets, so the same folder on the same machine gives the same choice.
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
-
-import psutil
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.config.networks import NETWORKS
 from mxscale.config.schema import Config, flatten, to_dict
@@ -23,6 +22,7 @@ from mxscale.data.survey import Survey, survey
 from mxscale.environment import description, gpus, machine
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.description import ROOT
+from mxscale.environment.other_programs import OtherPrograms, remark
 from mxscale.launcher.progress import echo
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import RunFailed
@@ -30,17 +30,28 @@ from mxscale.util.paths import absolute
 
 SMALL_SET = 10_000  # images
 STEPS = 8  # in an epoch, at least, as far as the batch can be smaller
-PRETRAINED = "efficientnet_lite0"  # what finetune starts from
-# entry -> images that a training sees, its fewest and its most epochs
-LENGTH = {"train": (100_000, 10, 100), "finetune": (10_000, 3, 40)}
-MINUTES = 15.0  # aim of a training from random weights
-OVERHEAD = 1.4  # time of a training over that of its forward and backward passes; measured: 1.3 to 1.5 on two cores
+SMALLEST_BATCH = 8  # per device: of fewer images, batch normalisation takes its statistics from too little
+MINUTES = 15.0  # aim of a training
+OVERHEAD = (1.3, 1.5)  # time of a training over that of its forward and backward passes, measured on two cores
 SCAN = 48  # pixels: images up to this size have networks of their own
 # (network, image size) by their cost
 FOR_SCANS = (("small", 32), ("resnet9", 32))
 FOR_PHOTOGRAPHS = (*(("resnet18_v1b", side) for side in (64, 96, 128, 160, 224)), ("resnet50_v1b", 224))
-BUSY = 25.0  # per cent of the cores that other programs use
+PRETRAINED = "efficientnet_lite0"  # what finetune starts from
+OF_PRETRAINED = tuple((PRETRAINED, side) for side in (96, 160, 224))
 ENLARGED = 1.15  # by this factor at most an image is smaller than the network's input
+
+
+class Length(NamedTuple):
+    """How long a training is."""
+
+    images: int  # that it sees in all
+    least: int  # epochs, however long they take
+    enough: int  # epochs of a large set, if the time aimed at suffices
+    most: int  # epochs of a small set
+
+
+LENGTHS = {"train": Length(100_000, 3, 10, 100), "finetune": Length(10_000, 1, 3, 40)}
 
 
 class Choice(NamedTuple):
@@ -69,12 +80,15 @@ def choose(config: Config, is_set: Callable[[str], bool]) -> Dict[str, Any]:
     if ranks == "auto":
         ranks = auto_ranks(config, 0, devices, available_cores())
     rate = MeasuredRates(Path(absolute(config.data.cache)) / "rates.json", devices)
-    chosen = Choices(config, is_set, survey(config.data), ranks, rate).all()
+    choices = Choices(config, is_set, survey(config.data), ranks, rate)
+    chosen = choices.all()
     reasons: Dict[str, List[str]] = {}
     for key, (value, reason) in chosen.items():
         reasons.setdefault(reason, []).append(f"{key}={value}".replace(" ", ""))
     for number, (reason, settings) in enumerate(reasons.items()):
         echo(f"{'' if number else 'chosen':<9} {' '.join(settings)}: {reason}")
+    if choices.takes:
+        echo(f"takes     {choices.takes} on this machine")
     return {key: choice.value for key, choice in chosen.items()}
 
 
@@ -85,6 +99,7 @@ class Choices:
         self.config, self.is_set, self.found, self.ranks, self.rate = config, is_set, found, ranks, rate
         self.settings = flatten(to_dict(config))  # with what has been chosen
         self.chosen: Dict[str, Choice] = {}
+        self.takes: Optional[Minutes] = None  # the training; None: unknown, or set by a budget
 
     def all(self) -> Dict[str, Choice]:
         """Return the choice of each setting that is open."""
@@ -92,9 +107,7 @@ class Choices:
         self._crops()
         images = self.found.training_images(self.config.data)
         self._batch(images)
-        epochs = self._epochs(images)
-        if self.settings["model.pretrained"] is None:  # else the weights have a network, and an input size
-            self._network_and_size(epochs * images)
+        self._length(images)
         return self.chosen
 
     def _choose(self, reason: str, values: Dict[str, Any]) -> None:
@@ -119,51 +132,84 @@ class Choices:
     def _batch(self, images: int) -> None:
         """Halve the batch until an epoch has enough steps."""
         batch = self.settings["batch.per_device"]
-        while batch > 2 and images < STEPS * batch * self.ranks:
+        while batch > SMALLEST_BATCH and images < STEPS * batch * self.ranks:
             batch //= 2
         if batch != self.settings["batch.per_device"]:
             reason = f"{images:,} training images, at least {STEPS} steps in an epoch"
             self._choose(reason, {"batch.per_device": batch})
 
-    def _epochs(self, images: int) -> int:
-        """Return the number of epochs by which the network is chosen; the budget may set another one."""
-        passes, fewest, most = LENGTH[self.config.entry]
-        epochs = min(max(math.ceil(passes / images), fewest), most)
-        if self.config.budget.stated and can_be_fitted(self.config):
-            self._choose(f"fitted to {self.config.budget.stated}", {"epochs": "auto"})
-        else:
-            self._choose(f"{epochs * images:,} images in all", {"epochs": epochs})
-        return self.settings["epochs"] if self.settings["epochs"] != "auto" else epochs
+    def _length(self, images: int) -> None:
+        """Choose network, image size and epochs: what trains within the time. A budget sets the epochs later."""
+        config, length = self.config, LENGTHS[self.config.entry]
+        typed = config.epochs if self.is_set("epochs") and config.epochs != "auto" else None
+        epochs = typed or min(max(math.ceil(length.images / images), length.least), length.most)
+        rate = self._network_and_size(epochs * images)
+        if config.budget.stated and can_be_fitted(config):
+            self._choose(f"fitted to {config.budget.stated}", {"epochs": "auto"})
+            return
+        if not typed:
+            more = math.floor(MINUTES / minutes(images, rate).slow) if rate else length.enough
+            epochs = max(epochs, min(more, length.enough))
+        self._choose(f"{epochs * images:,} images in all", {"epochs": epochs})
+        if rate:
+            self.takes = minutes(epochs * images, rate)
+            if config.budget.dry_run:
+                self._choose("measured", {"budget.images_per_s": round(rate / statistics.mean(OVERHEAD), 1)})
 
-    def _candidates(self) -> List[Tuple[str, int]]:
-        """Return the networks and sizes that the open settings and the images leave, by their cost."""
+    def _candidates(self) -> Sequence[Tuple[str, int]]:
+        """Return the networks and sizes that the open settings and the images leave, by their cost; none: no choice."""
+        if self.is_set("model.name") and self.is_set("data.image_size"):
+            return ()
         side = self.found.short_side or SCAN + 1
-        pairs = FOR_SCANS if side <= SCAN else FOR_PHOTOGRAPHS
+        pairs, at_most = FOR_SCANS if side <= SCAN else FOR_PHOTOGRAPHS, ENLARGED * side
+        if self.settings["model.pretrained"] is not None:  # the weights have a network, and an input size
+            if self.settings["model.name"] != PRETRAINED or "model.pretrained" not in self.chosen:
+                return ()
+            pairs, at_most = OF_PRETRAINED, math.inf
         if self.is_set("model.name"):
             pairs = [(self.settings["model.name"], size) for _, size in pairs]
         if self.is_set("data.image_size"):
             pairs = [(name, self.settings["data.image_size"]) for name, _ in pairs]
         pairs = list(dict.fromkeys(pairs))
-        return [pair for pair in pairs if pair[1] <= ENLARGED * side] or pairs[:1]
+        return [pair for pair in pairs if pair[1] <= at_most] or pairs[:1]
 
-    def _network_and_size(self, images: int) -> None:
-        """Choose the costliest candidate that trains on `images` in the time; the first one if none does."""
-        if self.is_set("model.name") and self.is_set("data.image_size"):
-            return
+    def _network_and_size(self, images: int) -> Optional[float]:
+        """Choose the costliest candidate that trains on `images` in the time, or the first one; return its rate."""
         limit = self.config.budget.minutes or MINUTES
-        best, minutes, rejected = None, 0.0, ""
+        best, reason = None, f"images of {self.found.short_side} px"
         for name, size in self._candidates():
             rate = self.rate(name, size, self.settings["batch.per_device"])
-            takes = images * OVERHEAD / rate / 60
-            if best and takes > limit:
-                rejected = f"; {name} at {size} px: {takes:.0f} min"
+            takes = minutes(images, rate)
+            if best and takes.slow > limit:
+                reason += f"; {name} at {size} px: {takes}"
                 break
-            best, minutes = (name, size), takes
-        reason = f"images of {self.found.short_side} px, about {minutes:.0f} min on this machine{rejected}"
-        name, size = best
-        margin = size if self.found.short_side and self.found.short_side <= SCAN else round(size * 8 / 7)
+            best = name, size, rate
+        if best is None:
+            return None
+        name, size, rate = best
+        if best[:2] == OF_PRETRAINED[-1]:  # the size of the weights
+            return rate
+        scans = self.found.short_side and self.found.short_side <= SCAN
+        margin = size if scans else round(size * 8 / 7)
+        own = {"model.input": "normalisation"} if self.settings["model.pretrained"] else {"model.name": name}
         sizes = {"data.image_size": size, "data.pack_short_side": margin, "data.eval_resize": margin}
-        self._choose(reason, {"model.name": name, **sizes})
+        self._choose(reason, {**own, **sizes})
+        return rate
+
+
+class Minutes(NamedTuple):
+    """An interval of a forecast."""
+
+    fast: float
+    slow: float
+
+    def __str__(self) -> str:
+        return f"{self.fast:.0f} to {math.ceil(self.slow)} min"
+
+
+def minutes(images: int, rate: float) -> Minutes:
+    """Return what a training on `images` takes; rate: images/s of forward and backward passes."""
+    return Minutes(*(factor * images / rate / 60 for factor in OVERHEAD))
 
 
 class MeasuredRates:
@@ -190,9 +236,10 @@ class MeasuredRates:
             known = {}
         if key in known:
             return known[key]
-        busy, rate = psutil.cpu_percent(interval=0.5), self._measured(name, size, batch)
-        if busy > BUSY:
-            echo(f"the rate of {name} at {size} px is measured while other programs use {busy:.0f} % of the cores")
+        others, rate = OtherPrograms(), self._measured(name, size, batch)
+        busy = remark(others.share())
+        if busy:
+            echo(f"the rate of {name} at {size} px is too low: {busy}")
             return rate
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.path, json.dumps({**known, key: rate}, indent=1) + "\n")

@@ -5,14 +5,17 @@ A closed terminal or an unread pipe does not end the run.
 
 import contextlib
 import json
+import math
 import os
+import statistics
 import sys
 import time
-from typing import Callable, Iterator, Optional, Tuple
+from typing import Callable, Iterator, List, Optional, Tuple
 
 from tqdm import tqdm
 
 from mxscale.cost import prices
+from mxscale.environment.other_programs import OtherPrograms, remark
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.redaction import shown
@@ -49,6 +52,36 @@ class Follower:
             yield line
 
 
+class Pace:
+    """What the steps between lines took, with validations, and so what the remaining ones take."""
+
+    def __init__(self):
+        self.last: Optional[Tuple[int, float]] = None  # step and time of the last line
+        self.steps: List[int] = []
+        self.seconds: List[float] = []
+
+    def add(self, step: int, at_s: float) -> None:
+        """Add a line of metrics."""
+        new, seconds = (step - self.last[0], at_s - self.last[1]) if self.last else (0, 0.0)
+        if new > 0:
+            self.steps.append(new)
+            self.seconds.append(seconds)
+        elif self.seconds:  # a validation
+            self.seconds[-1] += seconds
+        self.last = step, at_s
+
+    def left(self, remaining: int) -> str:
+        """Return the time of the remaining steps, as an interval of twice its standard error if the steps varied."""
+        if not (remaining and self.steps):
+            return ""
+        count, step_s = len(self.steps), sum(self.seconds) / sum(self.steps)
+        rates = [seconds / steps for seconds, steps in zip(self.seconds, self.steps)]
+        lines = remaining * count / sum(self.steps)  # that are still to come
+        error = statistics.stdev(rates) * math.sqrt(1 / count + 1 / lines) if count > 1 else 0.0
+        bounds = (remaining * max(0.0, step_s + sign * 2 * error) for sign in (-1, 1))
+        return f"{' to '.join(dict.fromkeys(map(tqdm.format_interval, bounds)))} left"
+
+
 class Progress:
     """Shows the progress of one attempt; a context manager.
 
@@ -60,7 +93,8 @@ class Progress:
         self.follower, self.sizes, self.cost_at = Follower(run), plan.sizes, cost_at
         self.shown, self.step, self.printed = {}, 0, time.monotonic()
         self.bar: Optional[tqdm] = None
-        self.first: Optional[Tuple[int, float]] = None  # step and time of the attempt's first line
+        self.first: Optional[int] = None  # step of the attempt's first line
+        self.pace, self.others = Pace(), OtherPrograms()
         self.last_at = self.stop_asked_at = None  # in seconds: of the last line, of a stop request
         self.run = run
 
@@ -68,8 +102,9 @@ class Progress:
         """Show new lines; return whether the attempt has written a line."""
         for line in self.follower.new_lines():
             self.shown.update(line["metrics"], **self.cost_at(line))
+            self.pace.add(line["step"], line["time_ms"] / 1000)
             self.step, self.last_at = line["step"], time.monotonic()
-            self.first = self.first or (self.step, self.last_at)
+            self.first = self.step if self.first is None else self.first
             if sys.stderr.isatty():
                 self._move_bar()
             elif "val/top1" in line["metrics"] or (self._due(LINE_S) and self.step % self.sizes.steps_per_epoch):
@@ -96,13 +131,9 @@ class Progress:
         self.printed = time.monotonic()
 
     def _progress(self) -> str:
-        """Return the figures of the last line, and the time of the remaining steps by that of this attempt's so far."""
-        begun, begun_at = self.first
-        done, remaining = self.step - begun, self.sizes.total_steps - self.step
-        if not (done and remaining):
-            return self._figures()
-        left_s = (time.monotonic() - begun_at) / done * remaining
-        return f"{self._figures()}  {tqdm.format_interval(left_s)} left"
+        """Return the figures of the last line, the time left, and whether the machine is busy with other programs."""
+        left = self.pace.left(self.sizes.total_steps - self.step)
+        return "  ".join(filter(None, (self._figures(), left, remark(self.others.share()))))
 
     def _under_way(self, least_s: float = 0.0) -> str:
         """Return what rank 0 is doing and for how long, by its heartbeat: lines of metrics may be ten steps apart.
@@ -113,7 +144,7 @@ class Progress:
             now = json.loads(self.run.rank_alive(0).read_text())
         except (OSError, ValueError):  # just being written
             return self._progress()
-        self.step = max(self.step, self.first[0] + now["steps"])
+        self.step = max(self.step, self.first + now["steps"])
         if now["idle_s"] < least_s:
             return self._progress()
         phase, since = now["phase"], f"under way for {now['idle_s']:.0f} s"

@@ -4,8 +4,10 @@ import statistics
 from typing import Dict, Mapping, Optional
 
 from mxscale.cost import prices, run_cost
+from mxscale.environment import system_metrics
+from mxscale.environment.other_programs import remark
 from mxscale.records import earlier_runs
-from mxscale.rundir.directory import RERUN, RunDir
+from mxscale.rundir.directory import RERUN, SYSTEM, RunDir
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import FINISHED, Summary
 from mxscale.util import text_table
@@ -86,6 +88,7 @@ def table(run: RunDir, view: Optional[str] = None, all_runs: Optional[str] = Non
         ("best val top-1", shown(figures, "best/val_top1", "{:.2f} % at step " + str(figures.get("best/step")))),
         ("test top-1", shown(figures, "test/top1", "{:.2f} %")),
         ("throughput", shown(figures, "throughput/median", "{:,.0f} images/s (median)")),
+        ("busy machine", _others(run)),
         ("scaling efficiency", earlier_runs.described(run, summary)),
         ("waiting for data", shown(figures, "time/data_wait_median", "{:.1%} of the time (median)")),
         ("wall time", shown(figures, "time/wall_s", "{:.1f} s")),
@@ -107,6 +110,14 @@ def _early_end(run: RunDir) -> Optional[str]:
     """Return why a finished run ended before its last step, and at which."""
     status = run.status()
     return f"{status.reason}, at step {status.step}" if status.state == FINISHED and status.reason else None
+
+
+def _others(run: RunDir) -> Optional[str]:
+    """Return what other programs used during the last attempt, if that was much."""
+    name = f"system/{system_metrics.OTHERS}"
+    lines = [line for line, _ in run.lines_from(0, SYSTEM) if line["attempt"] == run.attempts[-1].attempt]
+    shares = [line["metrics"][name] for line in lines if name in line["metrics"]]
+    return (remark(statistics.mean(shares), "used") if shares else None) or None
 
 
 def _verdict(run: RunDir) -> Optional[str]:

@@ -75,23 +75,35 @@ def test_typed_settings_stay_and_the_others_follow_them():
 def test_epochs_follow_the_number_of_images():
     assert chosen()["epochs"] == 63  # 100,000 / 1,600
     assert chosen(folder(all=[20, 20]))["epochs"] == 100
-    assert chosen(folder(train=[90_000]))["epochs"] == 10
     assert chosen(entry="finetune")["epochs"] == 7
+
+
+def test_a_large_set_is_seen_as_often_as_the_time_permits():
+    def epochs(speed, **settings):
+        return chosen(folder(28, train=[60_000]), speed=speed, **settings)["epochs"]
+
+    assert [epochs(0.01), epochs(0.4), epochs(9.0)] == [3, 4, 10]
+    tuned = {"entry": "finetune", "model": {"name": None, "pretrained": "latest"}}
+    assert [epochs(0.1, **tuned), epochs(1.5, **tuned), epochs(90.0, **tuned)] == [1, 1, 3]
+
+
+def test_a_budget_sets_the_epochs():
     assert chosen(budget={"minutes": 5.0})["epochs"] == "auto"
     assert chosen(budget={"minutes": 5.0}, schedule={"kind": "step"})["epochs"] == 63
 
 
 def test_a_batch_leaves_a_small_set_some_steps():
     assert "batch.per_device" not in chosen()
-    assert chosen(folder(all=[45, 45]))["batch.per_device"] == 4  # 72 training images, two ranks
-    assert chosen(folder(all=[5, 5]))["batch.per_device"] == 2
+    assert chosen(folder(all=[160, 160]))["batch.per_device"] == 16  # 256 training images, two ranks
+    assert chosen(folder(all=[5, 5]))["batch.per_device"] == 8
 
 
 def test_fine_tuning_starts_from_imagenet_weights():
     latest = {"name": None, "pretrained": "latest"}
     values = chosen(entry="finetune", model=latest)
     assert (values["model.name"], values["model.pretrained"]) == ("efficientnet_lite0", "imagenet")
-    assert "data.image_size" not in values  # it is that of the weights
+    assert values["data.image_size"] == 160 and values["model.input"] == "normalisation"
+    assert "data.image_size" not in chosen(entry="finetune", model=latest, speed=2.0)  # it is that of the weights
     typed = chosen(entry="finetune", typed=["model.name"], model={**latest, "name": "resnet18_v1b"})
     assert not {"model.name", "model.pretrained"} & typed.keys()  # imagenet has no weights of it
     assert "model.name" not in chosen(entry="finetune", typed=["model.pretrained"], model=latest)
@@ -111,7 +123,7 @@ def test_a_survey_counts_images_and_reads_their_sizes(tmp_path):
 @pytest.fixture(autouse=True)
 def idle(monkeypatch):
     """Make the machine look idle."""
-    monkeypatch.setattr(choices.psutil, "cpu_percent", lambda interval: 5.0)
+    monkeypatch.setattr(choices.OtherPrograms, "share", lambda self: 5.0)
 
 
 def settings(monkeypatch, folder, *overrides, verb="train"):
@@ -127,8 +139,8 @@ def test_a_command_line_is_completed_and_the_choice_printed(tmp_path, monkeypatc
     assert (values["model.name"], values["data.image_size"], values["epochs"]) == ("small", 32, 7)
     printed = capsys.readouterr().out
     assert printed.startswith("chosen    data.augment.scale=[0.5,1.0]: crops keep at least half of an image\n")
-    assert "batch.per_device=2: 48 training images, at least 8 steps in an epoch" in printed
-    assert "images of 16 px, about 0 min on this machine" in printed
+    assert "batch.per_device=8: 48 training images, at least 8 steps in an epoch" in printed
+    assert "takes     0 to 1 min on this machine" in printed
 
 
 def test_groups_count_as_typed(tmp_path, monkeypatch):
@@ -154,10 +166,10 @@ def test_a_rate_is_measured_once(tmp_path, monkeypatch):
 
 def test_a_rate_beside_other_programs_is_not_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(MeasuredRates, "_measured", lambda self, *what: 10.0)
-    monkeypatch.setattr(choices.psutil, "cpu_percent", lambda interval: 90.0)
+    monkeypatch.setattr(choices.OtherPrograms, "share", lambda self: 90.0)
     assert MeasuredRates(tmp_path / "rates.json", 0)("small", 32, 8) == 10.0
     assert not (tmp_path / "rates.json").exists()
-    assert "small at 32 px is measured while other programs use 90 % of the cores" in capsys.readouterr().out
+    assert "the rate of small at 32 px is too low: other programs use 90 % of the cores" in capsys.readouterr().out
 
 
 def test_a_network_that_can_not_be_measured_is_one_line(tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ def watched(tmp_path, monkeypatch):
     run = directory.create(from_dict({"runs": str(tmp_path)}))
     clock = [1000.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress.OtherPrograms, "share", lambda self: made.busy)
     made = progress.Progress(run, PLAN, lambda line: {})
 
     def at(second, *lines, phase="compute", steps=0, idle_s=0.0):
@@ -31,7 +32,7 @@ def watched(tmp_path, monkeypatch):
                 file.write(json.dumps(line) + "\n")
         return made.update()
 
-    made.at = at
+    made.at, made.busy = at, 0.0
     return made
 
 
@@ -63,7 +64,7 @@ def test_slow_steps_read_as_slow(watched, capsys):
 def test_steps_between_two_lines_are_counted_by_the_heartbeat(watched, capsys):
     watched.at(0, (10, LOSS))
     watched.at(31, steps=5, idle_s=2.0)
-    assert capsys.readouterr().out == "epoch 0.75  step 15/40  loss 1.500  02:35 left\n"
+    assert capsys.readouterr().out == "epoch 0.75  step 15/40  loss 1.500\n"
 
 
 def test_lines_forecast_the_time_left_from_this_attempt(watched, capsys):
@@ -74,6 +75,21 @@ def test_lines_forecast_the_time_left_from_this_attempt(watched, capsys):
         "epoch 1.5  step 30/40  loss 1.500  val 50.00 %  01:00 left",
         "epoch 2  step 40/40  loss 1.500  val 60.00 %",
     ]
+
+
+def test_the_time_left_is_an_interval_where_steps_vary():
+    pace = progress.Pace()
+    for step, second in ((0, 0), (10, 48), (10, 50), (20, 110), (30, 180)):
+        pace.add(step, second)
+    assert pace.left(10) == "00:36 to 01:23 left"  # 60 s; 5, 6 and 7 s per step: 2 * 10 * sqrt(1/3 + 1)
+    assert pace.left(0) == ""
+
+
+def test_a_line_tells_that_other_programs_use_the_cores(watched, capsys):
+    watched.busy = 40.0
+    watched.at(0, (0, {}))
+    watched.at(60, (20, {**LOSS, "val/top1": 50.0}))
+    assert capsys.readouterr().out.endswith("01:00 left  other programs use 40 % of the cores\n")
 
 
 def test_an_epoch_is_printed_once_with_its_validation(watched, capsys):
