@@ -32,12 +32,15 @@ from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
+from mxscale.rendering import page
+from mxscale.report import experiment
 from mxscale.rundir import guards
-from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED
+from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED, RunDir
 from mxscale.rundir.status import DONE, FINISHED, KILLED, Status
 from mxscale.rundir.sweep_directory import SweepDirectory
 from mxscale.sweep import conclusion, trials
 from mxscale.sweep.sweep import Trial, begin
+from mxscale.tracking import history
 from mxscale.util.atomic_files import write_text
 from mxscale.util.background import background_thread
 from mxscale.util.errors import ConfigError
@@ -173,6 +176,17 @@ def open_multirun(config) -> "OpenSweep":
     return opened
 
 
+def _report(sweep: SweepDirectory) -> None:
+    """Write the report of the finished trials into the sweep's folder, if this installation can draw it."""
+    finished = [history.of_directory(RunDir(one.run)) for one in sweep.trials() if one.state == FINISHED]
+    if not finished or page.lacking():
+        return
+    try:
+        experiment.write(finished, sweep.path.name, str(sweep.path), sweep.path)
+    except ConfigError as error:  # such as a full disk
+        echo(f"no report: {error}")
+
+
 class OpenSweep:
     """A sweep in its own process, from before the first trial until after the last."""
 
@@ -190,6 +204,7 @@ class OpenSweep:
         """Conclude the sweep and return its exit status; none if it was refused before its first trial and removed."""
         with self._until_closed:
             if self.begun() or self.signals.reason or self.sweep.attempt > 1:
+                _report(self.sweep)
                 return [conclusion.end(self.sweep, self.tracking, self.signals.reason, lambda: self.signals.urgent)]
         guards.discard(self.sweep)
         return []

@@ -13,12 +13,16 @@ DRAWING = ("matplotlib", "jinja2", "alembic")  # installed with the full MLflow 
 BASE = Path(__file__).parent  # of base.html
 
 
+def lacking() -> List[str]:
+    """Return the missing libraries of those that draw, and read the store."""
+    return [name for name in DRAWING if find_spec(name) is None]
+
+
 def check_installed(feature: str) -> None:
     """Raise ConfigError if a library is missing that draws and reads the store for the verb or setting `feature`."""
-    lacking = [name for name in DRAWING if find_spec(name) is None]
-    if lacking:
+    if missing := lacking():
         raise ConfigError(
-            f"{feature} needs {' and '.join(lacking)}, which ranks' images leave out: use a checkout's .venv"
+            f"{feature} needs {' and '.join(missing)}, which ranks' images leave out: use a checkout's .venv"
         )
 
 

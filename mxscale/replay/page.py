@@ -13,6 +13,7 @@ from mxscale.util import csv_tables
 
 TEMPLATE = Path(__file__).parent / "replay.html"
 GAP = 0.8  # between two places, in bars
+DWARFED = 20  # times the smallest bar: from here on the axis is logarithmic
 HATCH = "////"  # of published bars
 
 
@@ -97,6 +98,9 @@ def bars(panel: Panel, points: Sequence[Point], colours: Dict[str, str]):
     on.set_ylabel(panel.axis)
     on.grid(axis="y")
     on.margins(y=0.14)
+    sizes = [abs(point.value) for point in points if point.value]
+    if panel.way != RATIO and sizes and min(sizes) * DWARFED < max(sizes):
+        on.set_yscale("log")
     if panel.way == RATIO:
         on.axhline(1, color=canvas.INK, lw=0.8, ls=":")
     series = dict.fromkeys(point.series for point in points)

@@ -138,4 +138,4 @@ def _unfinished(record: Optional[TrialRecord]) -> str:
         return "not run yet: the same command continues"
     if record.state == FINISHED:
         return f"its run directory is gone: {record.run}"
-    return f"{record.state.lower()}: {record.error}" if record.error else record.state.lower()
+    return f"{record.ended}: {record.error}" if record.error else record.ended

@@ -10,32 +10,34 @@ from mxscale.records.recorded import FINISHED, Recorded, Row
 from mxscale.rendering import page
 from mxscale.report import figures
 from mxscale.report import rows as report
-from mxscale.tracking.history import Store
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 
 
-def write(store: Store, name: str, folder: Path) -> str:
+def write(runs: Sequence[Recorded], name: str, recorded_in: str, folder: Path) -> str:
     """Write report.html, report.csv and a PNG of each figure to `folder`.
+
+    Args:
+        name: Of the experiment or sweep whose runs they are.
+        recorded_in: The store or folder of the runs.
 
     Returns:
         The table, for the terminal.
 
     Raises:
-        ConfigError: The experiment is unknown or has no finished run, or the folder is not writable.
+        ConfigError: No run is finished, or the folder is not writable.
     """
-    runs = store.runs(store.experiment(name))
     rows = recorded.rows(runs)
     counted = count(runs, rows)
     if not rows:
-        raise ConfigError(f"report.experiment={name}: {counted}; a report needs at least one finished run")
+        raise ConfigError(f"{name}: {counted}; a report needs at least one finished run")
     drawn, missing = figures.draw(rows)
     headings, cells = report.table(rows)
     texts = {
         "report.csv": report.as_csv(rows),
         "report.html": page.render(
             Path(__file__).with_name("experiment.html"), name=name, counted=counted, figures=drawn,
-            headings=headings, cells=cells, missing=missing, facts=facts(store, runs), rows=rows,
+            headings=headings, cells=cells, missing=missing, facts=facts(runs, recorded_in), rows=rows,
             unfinished=[run for run in runs if run.status != FINISHED],
         ),
     }  # fmt: skip
@@ -55,7 +57,7 @@ def plural(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def facts(store: Store, runs: Sequence[Recorded]) -> List[Tuple[str, str]]:
+def facts(runs: Sequence[Recorded], recorded_in: str) -> List[Tuple[str, str]]:
     """Return (name, value) of the runs' environment."""
     started = sorted(run.started_ms for run in runs if run.started_ms)
     days = [datetime.fromtimestamp(ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M UTC") for ms in started]
@@ -63,4 +65,4 @@ def facts(store: Store, runs: Sequence[Recorded]) -> List[Tuple[str, str]]:
             ("code", "git.commit"), ("data", "data.digest"))  # fmt: skip
     values = [(name, "; ".join(sorted({run.tags[tag] for run in runs if tag in run.tags}))) for name, tag in tags]
     dates = [("date", days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}")] if days else []
-    return [*dates, *((name, value) for name, value in values if value), ("recorded in", str(store))]
+    return [*dates, *((name, value) for name, value in values if value), ("recorded in", recorded_in)]

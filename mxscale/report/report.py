@@ -27,7 +27,9 @@ def report(config: Config, request: Report, folder: Path) -> None:
         echo(f"{text}\n  view            {folder}/compare.md")
         return
     name = request.experiment or config.tracking.experiment
-    echo(f"{experiment.write(Store(config), name, folder)}\n  view            {folder}/report.html")
+    store = Store(config)
+    text = experiment.write(store.runs(store.experiment(name)), f"report.experiment={name}", str(store), folder)
+    echo(f"{text}\n  view            {folder}/report.html")
 
 
 def report_claims(config: Config, request: Report, folder: Path) -> None:

@@ -20,6 +20,7 @@ from typing import List, Optional
 
 from mxscale.rundir import json_record
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.running import ENDED
 from mxscale.rundir.status import FAILED, FINISHED, KILLED, RUNNING
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
@@ -43,6 +44,12 @@ class TrialRecord:
     state: str = RUNNING
     exit: Optional[int] = None
     error: Optional[str] = None
+
+    @property
+    def ended(self) -> str:
+        """The state as a word, in tables and on pages."""
+        words = {**ENDED, REFUSED_TRIAL: "refused"}
+        return words.get(self.state, "not started" if self.run is None else "interrupted")
 
 
 class SweepDirectory(RunDir):

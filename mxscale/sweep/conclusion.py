@@ -10,7 +10,6 @@ from mxscale.cost import prices
 from mxscale.environment import description
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
-from mxscale.rundir.running import ENDED
 from mxscale.rundir.status import Status, Summary
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory, TrialRecord
 from mxscale.tracking import tracker
@@ -21,7 +20,6 @@ from mxscale.util.errors import ConfigError
 
 TOP1, WALL, RATE = "best/val_top1", "time/wall_s", "throughput/median"
 COSTS = ("cost/total_usd", "cost/total_eur")
-STATES = {**ENDED, REFUSED_TRIAL: "refused"}
 
 
 class Row(NamedTuple):
@@ -54,8 +52,7 @@ class Row(NamedTuple):
         """The state in the table of the terminal."""
         if self.trial.how == "kept":
             return "finished earlier"
-        state = STATES.get(self.trial.state, "not started" if self.trial.run is None else "interrupted")
-        return f"{state}, resumed" if self.trial.how == "resumed" else state
+        return f"{self.trial.ended}, resumed" if self.trial.how == "resumed" else self.trial.ended
 
 
 # title of a chosen trial -> how it is chosen by a figure of its row

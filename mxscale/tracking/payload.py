@@ -23,7 +23,7 @@ MAX_PARAM, MAX_TAG = 6000, 8000  # characters
 ARTIFACTS = (
     "config.yaml", "environment.json", "price.json", "plan.json", "summary.json", "status.json", METRICS, SYSTEM, RERUN,
     learning_curves.FILE, ALLREDUCE, "test-io.json", "diagnosis.json", "find-lr.json", "find-lr.png",
-    "sweep.json", "table.csv", "optimization_results.yaml",  # of a sweep
+    "sweep.json", "table.csv", "report.html", "optimization_results.yaml",  # of a sweep
 )  # fmt: skip
 SIZES = {  # of plan.json
     "batch/per_device": "per_device_batch",
@@ -177,7 +177,12 @@ def batches(
 
 
 def _points(metrics: Dict[str, Any], time_ms: int, step: int) -> List[Point]:
-    return [(key, float(value), time_ms, step) for key, value in metrics.items() if value is not None]
+    return [(key, rounded(value), time_ms, step) for key, value in metrics.items() if value is not None]
+
+
+def rounded(value: float) -> float:
+    """Return a fraction with the six digits that MLflow's pages have room for; metrics.jsonl has all."""
+    return float(value) if float(value).is_integer() else float(f"{value:.6g}")
 
 
 def summary(run: RunDir) -> List[Point]:
