@@ -99,6 +99,7 @@ class Choices:
         self.config, self.is_set, self.found, self.ranks, self.rate = config, is_set, found, ranks, rate
         self.settings = flatten(to_dict(config))  # with what has been chosen
         self.chosen: Dict[str, Choice] = {}
+        self.scans = bool(found.short_side and found.short_side <= SCAN)
         self.takes: Optional[Minutes] = None  # the training; None: unknown, or set by a budget
 
     def all(self) -> Dict[str, Choice]:
@@ -125,8 +126,8 @@ class Choices:
             self._choose("ImageNet weights", {"model.name": name, "model.pretrained": "imagenet"})
 
     def _crops(self) -> None:
-        few = self.found.images < SMALL_SET or self.config.entry == "finetune"
-        if few and self.config.data.augment.crop == "random_resized":
+        gentle = self.found.images < SMALL_SET or self.scans or self.config.entry == "finetune"
+        if gentle and self.config.data.augment.crop == "random_resized":
             self._choose("crops keep at least half of an image", {"data.augment.scale": [0.5, 1.0]})
 
     def _batch(self, images: int) -> None:
@@ -161,7 +162,7 @@ class Choices:
         if self.is_set("model.name") and self.is_set("data.image_size"):
             return ()
         side = self.found.short_side or SCAN + 1
-        pairs, at_most = FOR_SCANS if side <= SCAN else FOR_PHOTOGRAPHS, ENLARGED * side
+        pairs, at_most = FOR_SCANS if self.scans else FOR_PHOTOGRAPHS, ENLARGED * side
         if self.settings["model.pretrained"] is not None:  # the weights have a network, and an input size
             if self.settings["model.name"] != PRETRAINED or "model.pretrained" not in self.chosen:
                 return ()
@@ -189,8 +190,7 @@ class Choices:
         name, size, rate = best
         if best[:2] == OF_PRETRAINED[-1]:  # the size of the weights
             return rate
-        scans = self.found.short_side and self.found.short_side <= SCAN
-        margin = size if scans else round(size * 8 / 7)
+        margin = size if self.scans else round(size * 8 / 7)
         own = {"model.input": "normalisation"} if self.settings["model.pretrained"] else {"model.name": name}
         sizes = {"data.image_size": size, "data.pack_short_side": margin, "data.eval_resize": margin}
         self._choose(reason, {**own, **sizes})

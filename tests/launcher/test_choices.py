@@ -35,8 +35,9 @@ def chosen(found=PHOTOGRAPHS, entry="train", typed=(), speed=1.0, ranks=2, data=
 
 def test_crops_of_a_small_set_and_of_fine_tuning_are_gentle():
     assert chosen()["data.augment.scale"] == [0.5, 1.0]
-    large = chosen(folder(all=[10_000, 10_000]))
-    assert "data.augment.scale" not in large
+    many = [10_000, 10_000]
+    assert "data.augment.scale" not in chosen(folder(all=many))
+    assert "data.augment.scale" in chosen(folder(28, all=many))
 
 
 def test_training_images_follow_from_the_split():
