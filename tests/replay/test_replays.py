@@ -21,10 +21,10 @@ from mxscale.records.recorded import Recorded
 from mxscale.rendering import canvas
 from mxscale.replay import availability, inputs, page, results
 from mxscale.replay.availability import Here
-from mxscale.replay.entry import SCALES, SMALL, Grid, Trial
+from mxscale.replay.entry import HERE, RATIO, SCALES, SMALL, Grid, Trial
 from mxscale.replay.registry import REPLAYS
 from mxscale.rundir.status import Status
-from mxscale.rundir.sweep_directory import REFUSED_TRIAL
+from mxscale.rundir.sweep_directory import REFUSED_TRIAL, TrialRecord
 from mxscale.util import csv_tables
 
 NODES = [Host(f"n{number}", 8, f"n{number}") for number in range(128)]
@@ -274,6 +274,22 @@ def test_the_page_has_published_and_own_numbers_and_what_is_missing(content, tmp
     assert rates[("published", "Horovod")]["absolute"] == "45000.0"
     assert float(rates[("here", "1 server")]["value"]) == pytest.approx(0.6)
     assert {path.name for path in tmp_path.glob("*.png")} == {"aws-scaling-1.png", "aws-scaling-2.png"}
+
+
+def test_bars_that_dwarf_others_are_on_a_logarithmic_axis():
+    panel = next(panel for panel in REPLAYS["adaltas-gap"].panels if panel.way != RATIO)
+
+    def scale(*values):
+        places = enumerate(values)
+        points = [results.Point("", "a", str(at), HERE, value, value, value, None, "") for at, value in places]
+        return page.bars(panel, points, {"a": "grey"}).axes[0].get_yscale()
+
+    assert (scale(50.0, 60.0), scale(50.0, 0.0), scale(50.0, 5000.0)) == ("linear", "linear", "log")
+
+
+def test_a_trial_without_an_end_is_called_interrupted_everywhere():
+    record = TrialRecord(1, 0, "key", "horovod-1", run="runs/x", state="KILLED")
+    assert results._unfinished(record) == record.ended == "interrupted"
 
 
 def test_derived_panels_compare_with_their_reference():
