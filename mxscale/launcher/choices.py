@@ -32,7 +32,7 @@ SMALL_SET = 10_000  # images
 STEPS = 8  # in an epoch, at least, as far as the batch can be smaller
 SMALLEST_BATCH = 8  # per device: of fewer images, batch normalisation takes its statistics from too little
 MINUTES = 15.0  # aim of a training
-OVERHEAD = (1.3, 1.5)  # time of a training over that of its forward and backward passes, measured on two cores
+OVERHEAD = (1.1, 1.4)  # time of a training over that of its steps without input and exchange, measured on two cores
 SCAN = 48  # pixels: images up to this size have networks of their own
 # (network, image size) by their cost
 FOR_SCANS = (("small", 32), ("resnet9", 32))
@@ -79,7 +79,7 @@ def choose(config: Config, is_set: Callable[[str], bool]) -> Dict[str, Any]:
     ranks = config.launch.ranks
     if ranks == "auto":
         ranks = auto_ranks(config, 0, devices, available_cores())
-    rate = MeasuredRates(Path(absolute(config.data.cache)) / "rates.json", devices)
+    rate = MeasuredRates(Path(absolute(config.data.cache)) / "rates.json", devices, ranks)
     choices = Choices(config, is_set, survey(config.data), ranks, rate)
     chosen = choices.all()
     reasons: Dict[str, List[str]] = {}
@@ -155,7 +155,8 @@ class Choices:
         if rate:
             self.takes = minutes(epochs * images, rate)
             if config.budget.dry_run:
-                self._choose("measured", {"budget.images_per_s": round(rate / statistics.mean(OVERHEAD), 1)})
+                throughput = round(rate / statistics.mean(OVERHEAD), 1)
+                self._choose("some steps were measured", {"budget.images_per_s": throughput})
 
     def _candidates(self) -> Sequence[Tuple[str, int]]:
         """Return the networks and sizes that the open settings and the images leave, by their cost; none: no choice."""
@@ -177,7 +178,7 @@ class Choices:
     def _network_and_size(self, images: int) -> Optional[float]:
         """Choose the costliest candidate that trains on `images` in the time, or the first one; return its rate."""
         limit = self.config.budget.minutes or MINUTES
-        best, reason = None, f"images of {self.found.short_side} px"
+        best, reason = None, f"images of {self.found.short_side} px, {limit:g} min"
         for name, size in self._candidates():
             rate = self.rate(name, size, self.settings["batch.per_device"])
             takes = minutes(images, rate)
@@ -208,7 +209,7 @@ class Minutes(NamedTuple):
 
 
 def minutes(images: int, rate: float) -> Minutes:
-    """Return what a training on `images` takes; rate: images/s of forward and backward passes."""
+    """Return what a training on `images` takes; rate: images/s without input and exchange."""
     return Minutes(*(factor * images / rate / 60 for factor in OVERHEAD))
 
 
@@ -220,12 +221,15 @@ class MeasuredRates:
     Args:
         path: Of the file; it and its folder need not exist.
         gpus: That take part; 0: the cores compute.
+        ranks: That share the cores; on GPUs one is measured.
     """
 
-    def __init__(self, path: Path, gpus: int):
-        self.path, self.devices = path, max(gpus, 1)
+    def __init__(self, path: Path, gpus: int, ranks: int):
+        self.path, self.ranks, self.devices = path, 1 if gpus else ranks, max(gpus, 1)
+        self.threads = max(1, available_cores() // self.ranks)
         mxnet = description.versions().get("mxnet", "of another package")  # such as mxnet-cu90
-        self.where = f"{gpus or available_cores()} x {'GPU' if gpus else machine.cpu_model()}, mxnet {mxnet}"
+        place = f"{gpus} x GPU" if gpus else f"{ranks} x {self.threads} x {machine.cpu_model()}"
+        self.where = f"{place}, mxnet {mxnet}"
 
     def __call__(self, name: str, size: int, batch: int) -> float:
         """Return images/s of all devices. Raises RunFailed."""
@@ -246,10 +250,14 @@ class MeasuredRates:
         return rate
 
     def _measured(self, name: str, size: int, batch: int) -> float:
+        """Return the sum of the rates of processes that compute side by side, as ranks do."""
         command = [sys.executable, "-m", "mxscale.train.step_rate", name, str(size), str(batch)]
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(available_cores())}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise RunFailed(f"the rate of {name} at {size} px can't be measured: {last}")
-        return self.devices * float(done.stdout.split()[-1])
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(self.threads)}
+        pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        processes = [subprocess.Popen(command, env=env, **pipes) for _ in range(self.ranks)]
+        ended = [(process, *process.communicate()) for process in processes]
+        for process, _, errors in ended:
+            if process.returncode:
+                last = (errors.strip().splitlines() or ["no message"])[-1]
+                raise RunFailed(f"the rate of {name} at {size} px can't be measured: {last}")
+        return self.devices * sum(float(printed.split()[-1]) for _, printed, _ in ended)

@@ -7,7 +7,6 @@ import contextlib
 import json
 import math
 import os
-import statistics
 import sys
 import time
 from typing import Callable, Iterator, List, Optional, Tuple
@@ -58,7 +57,8 @@ class Pace:
     def __init__(self):
         self.last: Optional[Tuple[int, float]] = None  # step and time of the last line
         self.steps: List[int] = []
-        self.seconds: List[float] = []
+        self.seconds: List[float] = []  # of these steps
+        self.validations_s = 0.0
 
     def add(self, step: int, at_s: float) -> None:
         """Add a line of metrics."""
@@ -66,19 +66,21 @@ class Pace:
         if new > 0:
             self.steps.append(new)
             self.seconds.append(seconds)
-        elif self.seconds:  # a validation
-            self.seconds[-1] += seconds
+        elif self.steps:
+            self.validations_s += seconds
         self.last = step, at_s
 
     def left(self, remaining: int) -> str:
         """Return the time of the remaining steps, as an interval of twice its standard error if the steps varied."""
         if not (remaining and self.steps):
             return ""
-        count, step_s = len(self.steps), sum(self.seconds) / sum(self.steps)
-        rates = [seconds / steps for seconds, steps in zip(self.seconds, self.steps)]
-        lines = remaining * count / sum(self.steps)  # that are still to come
-        error = statistics.stdev(rates) * math.sqrt(1 / count + 1 / lines) if count > 1 else 0.0
-        bounds = (remaining * max(0.0, step_s + sign * 2 * error) for sign in (-1, 1))
+        count, done = len(self.steps), sum(self.steps)
+        step_s, validation_s = sum(self.seconds) / done, self.validations_s / done
+        # The variance of a step's time, from that of the intervals, and with it that of the sum of the remaining ones
+        squares = sum((seconds - steps * step_s) ** 2 / steps for steps, seconds in zip(self.steps, self.seconds))
+        error = math.sqrt(squares / (count - 1) * (remaining + remaining**2 / done)) if count > 1 else 0.0
+        expected = remaining * (step_s + validation_s)
+        bounds = (max(0.0, expected + sign * 2 * error) for sign in (-1, 1))
         return f"{' to '.join(dict.fromkeys(map(tqdm.format_interval, bounds)))} left"
 
 
@@ -129,6 +131,7 @@ class Progress:
         epoch = round(self.step / self.sizes.steps_per_epoch, 2)
         echo(f"epoch {epoch:g}  step {self.step}/{self.sizes.total_steps}  {text}")
         self.printed = time.monotonic()
+        self.shown.pop("val/top1", None)  # printed once, where it is new
 
     def _progress(self) -> str:
         """Return the figures of the last line, the time left, and whether the machine is busy with other programs."""

@@ -159,16 +159,16 @@ def test_a_rate_is_measured_once(tmp_path, monkeypatch):
     measured = []
     monkeypatch.setattr(MeasuredRates, "_measured", lambda self, *what: measured.append(what) or 10.0)
     path = tmp_path / "cache" / "rates.json"
-    assert MeasuredRates(path, 0)("small", 32, 8) == MeasuredRates(path, 0)("small", 32, 8) == 10.0
+    assert MeasuredRates(path, 0, 2)("small", 32, 8) == MeasuredRates(path, 0, 2)("small", 32, 8) == 10.0
     assert measured == [("small", 32, 8)] and len(json.loads(path.read_text())) == 1
     path.write_text("{torn")
-    assert MeasuredRates(path, 0)("small", 32, 8) == 10.0 and len(measured) == 2
+    assert MeasuredRates(path, 0, 2)("small", 32, 8) == 10.0 and len(measured) == 2
 
 
 def test_a_rate_beside_other_programs_is_not_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(MeasuredRates, "_measured", lambda self, *what: 10.0)
     monkeypatch.setattr(choices.OtherPrograms, "share", lambda self: 90.0)
-    assert MeasuredRates(tmp_path / "rates.json", 0)("small", 32, 8) == 10.0
+    assert MeasuredRates(tmp_path / "rates.json", 0, 2)("small", 32, 8) == 10.0
     assert not (tmp_path / "rates.json").exists()
     assert "the rate of small at 32 px is too low: other programs use 90 % of the cores" in capsys.readouterr().out
 
@@ -176,9 +176,9 @@ def test_a_rate_beside_other_programs_is_not_kept(tmp_path, monkeypatch, capsys)
 def test_a_network_that_can_not_be_measured_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(choices.sys, "executable", "/bin/false")
     with pytest.raises(RunFailed, match="the rate of small at 32 px can't be measured: no message"):
-        MeasuredRates(tmp_path / "rates.json", 0)("small", 32, 8)
+        MeasuredRates(tmp_path / "rates.json", 0, 2)("small", 32, 8)
 
 
 @pytest.mark.slow
 def test_the_rate_of_a_network_is_that_of_its_steps(tmp_path):
-    assert MeasuredRates(tmp_path / "rates.json", 0)("small", 32, 8) > 0
+    assert MeasuredRates(tmp_path / "rates.json", 0, 2)("small", 32, 8) > 0

@@ -81,7 +81,7 @@ def test_the_time_left_is_an_interval_where_steps_vary():
     pace = progress.Pace()
     for step, second in ((0, 0), (10, 48), (10, 50), (20, 110), (30, 180)):
         pace.add(step, second)
-    assert pace.left(10) == "00:36 to 01:23 left"  # 60 s; 5, 6 and 7 s per step: 2 * 10 * sqrt(1/3 + 1)
+    assert pace.left(10) == "00:34 to 01:25 left"  # 60 s; per step 4.8 and 0.2 of a validation, 6 and 7 s
     assert pace.left(0) == ""
 
 
