@@ -133,7 +133,7 @@ VERBS: Dict[str, Verb] = {
     "finetune": Verb("train", "replace the head of a trained network and train it on other classes"),
     "find-lr": Verb("train", "suggest a learning rate by a short run whose rate rises until the loss diverges",
         _main("diagnose.find_lr", _as_a_run, "find_lr"), grouped("find_lr", FindLr)),
-    "data": Verb("train", "write a page on a folder of images, as training sees them: mxscale data ROOT",
+    "data": Verb("finetune", "write a page on a folder of images, as training sees them: mxscale data ROOT",
         data, DataPage, ("data", "data.augment", "batch"), ("root",)),
     "predict": Verb("use", "predict the classes of images: mxscale predict MODEL IMAGES",
         _main("serve.predict", _validated), Predict, ("model", "tracking"), ("source",), "images"),

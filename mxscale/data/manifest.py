@@ -110,6 +110,10 @@ def summary(packed: Dict[str, Any], data: Data) -> str:
         "images are exact copies of images in another class": copies["two_classes"],
         "images re-encoded that a reader would misread or refuse": sum(e.get("rewritten", 0) for e in entries),
     }
+    for split, entry in packed["splits"].items():
+        lacking = [name for name, count in zip(packed["classes"], entry["per_class"]) if not count]
+        if 0 < len(lacking) < len(packed["classes"]):
+            notes[f"classes have no {split} image, {lacking[0]} for one"] = len(lacking)
     shown = [f"{data.kind}: {len(packed['classes'])} classes, {counts} images in {packed['dir']}"]
     shown += [f"files not used: {unused}"] if unused else []
     return "; ".join(shown + [f"{count:,} {what}" for what, count in notes.items() if count])

@@ -189,8 +189,6 @@ class Choices:
         if best is None:
             return None
         name, size, rate = best
-        if best[:2] == OF_PRETRAINED[-1]:  # the size of the weights
-            return rate
         margin = size if self.scans else round(size * 8 / 7)
         own = {"model.input": "normalisation"} if self.settings["model.pretrained"] else {"model.name": name}
         sizes = {"data.image_size": size, "data.pack_short_side": margin, "data.eval_resize": margin}

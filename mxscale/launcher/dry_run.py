@@ -57,7 +57,9 @@ def estimate(config: Config, plan: Plan, price: Price) -> str:
         return "time      unknown: give budget.images_per_s=N, the rate that a run of some steps prints"
     seconds = plan.sizes.total_steps * plan.sizes.global_batch / rate
     setup_s = 60 * config.launch.setup_minutes
-    lines = [f"time      {(setup_s + seconds) / 3600:.4g} h (set-up {setup_s:,.0f} s, training {seconds:,.0f} s)"]
+    hours = (setup_s + seconds) / 3600
+    whole = f"{hours:.4g} h" if hours >= 1 else f"{60 * hours:.1f} min"
+    lines = [f"time      {whole} (set-up {setup_s:,.0f} s, training {seconds:,.0f} s)"]
     total = prices.cost(price, seconds)
     if total is None:
         return "\n".join([*lines, f"cost      unknown: {price.why}"])

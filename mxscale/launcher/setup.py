@@ -295,7 +295,7 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
     not_repeatable = "" if backend.repeats(s.ranks) else f"; {backend.not_repeatable}"
     for_tests = "; on CPU contexts for learning and testing only" if plan.device == "cpu" else ""
     rows = {
-        "run": run.path,
+        "run": not config.budget.dry_run and run.path,  # else it is removed
         "data": f"{config.data.kind}: {s.train_images:,} training images, {plan.classes} classes{skipped}",
         "model": f"{config.model.name}{source}",
         "input": taken and f"of the pretrained weights: {taken} (model.input=config: as in data)",

@@ -153,7 +153,8 @@ def evaluate(predictor: Predictor, images: Images) -> Evaluated:
 
     worst = heapq.nlargest(WORST, listed(), key=_certainty)
     mistakes.sort(key=_certainty, reverse=True)
-    return Evaluated(card, images.name, "images" if images.files else "packed images", tally, mistakes, worst)
+    read = evaluation_report.IMAGES if images.files else evaluation_report.PACKED
+    return Evaluated(card, images.name, read, tally, mistakes, worst)
 
 
 def _certainty(mistake: Mistake) -> Tuple[float, int]:

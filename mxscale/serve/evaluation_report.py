@@ -12,11 +12,13 @@ from mxscale.launcher.progress import echo
 from mxscale.models.model_card import ModelCard
 from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
+from mxscale.rundir.directory import RunDir
 from mxscale.serve.classification_metrics import Tally
 from mxscale.serve.predict import TEMPLATES, picture
 from mxscale.util import csv_tables, text_table
 
 LARGEST_LABELLED = 40  # classes whose names fit beside a confusion matrix
+IMAGES, PACKED = "images", "packed images"  # their own files, or their packed copies
 LARGEST_COUNTED = 15  # classes whose counts fit into its cells
 
 
@@ -36,7 +38,7 @@ class Evaluated(NamedTuple):
 
     card: ModelCard
     split: str
-    read: str  # "images": their own files; "packed images": their packed copies
+    read: str  # IMAGES or PACKED
     tally: Tally
     mistakes: List[Mistake]  # the most confident first, without pixels
     worst: List[Mistake]  # the first ones, with pixels
@@ -95,12 +97,20 @@ def summary(evaluated: Evaluated, path: Path) -> str:
     metrics, tally, names = evaluated.tally.metrics(), evaluated.tally, evaluated.card.class_names
     lines = [("evaluated", f"{tally.images:,} {evaluated.read} of {evaluated.split}")]
     lines += [(name.replace("top", "top-"), f"{metrics[name]:.2f} %") for name in ("top1", "top5") if name in metrics]
+    lines += [("training", text)] if (text := _of_training(evaluated)) else []
     lines += [("loss", f"{metrics['loss']:.4f} nats"), ("macro f1", f"{metrics['f1']:.4f}")]
     lines += [("calibration", f"expected error {metrics['ece']:.4f}")]
     for label, predicted, count in tally.most_confused(3):
         of_class = f"{count:,} of {tally.confusion[label].sum():,}"
         lines.append(("confused", f"{names[label]} taken for {names[predicted]}: {of_class}"))
     return "\n".join(text_table.columns([*lines, ("page", str(path))], indent="  "))
+
+
+def _of_training(evaluated: Evaluated) -> str:
+    """Return the accuracy that training found with packed copies of the same images; "" if it is not recorded."""
+    figures = RunDir(evaluated.card.run).figures if evaluated.card.run and evaluated.read == IMAGES else {}
+    found = figures.get({"test": "test/top1", "val": "best/val_top1"}.get(evaluated.split))
+    return "" if found is None else f"{found:.2f} %, of the packed images"
 
 
 def as_html(evaluated: Evaluated, drawn: Sequence[Drawn], classes: List[list], confused: List[tuple]) -> str:

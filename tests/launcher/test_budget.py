@@ -346,7 +346,7 @@ def estimate(known=None, setup_minutes=0.0, **bounds):
 def test_a_dry_run_estimates_time_and_cost_from_a_rate():
     lines = estimate(setup_minutes=1.0, images_per_s=100.0, max_usd=2.0, max_eur=0.8).splitlines()
     assert lines == [
-        "time      0.04444 h (set-up 60 s, training 100 s)",  # 1000 steps of 0.1 s
+        "time      2.7 min (set-up 60 s, training 100 s)",  # 1000 steps of 0.1 s
         "cost      1.6000 USD = 1.4111 EUR",
         "budget    budget.max_usd=2 is enough",
         "budget    budget.max_eur=0.8 is exceeded",

@@ -104,7 +104,7 @@ def test_fine_tuning_starts_from_imagenet_weights():
     values = chosen(entry="finetune", model=latest)
     assert (values["model.name"], values["model.pretrained"]) == ("efficientnet_lite0", "imagenet")
     assert values["data.image_size"] == 160 and values["model.input"] == "normalisation"
-    assert "data.image_size" not in chosen(entry="finetune", model=latest, speed=2.0)  # it is that of the weights
+    assert chosen(entry="finetune", model=latest, speed=2.0)["data.image_size"] == 224
     typed = chosen(entry="finetune", typed=["model.name"], model={**latest, "name": "resnet18_v1b"})
     assert not {"model.name", "model.pretrained"} & typed.keys()  # imagenet has no weights of it
     assert "model.name" not in chosen(entry="finetune", typed=["model.pretrained"], model=latest)
