@@ -172,8 +172,9 @@ def reliability(evaluated: Evaluated) -> Drawn:
     confidence, accuracy = [100 * one.confidence for one in bins], [100 * one.accuracy for one in bins]
     on.scatter(confidence, accuracy, s=sizes, color=COLOURS[0], label="images, area and label: their number", zorder=3)
     for x, y, one in zip(confidence, accuracy, bins):
-        on.annotate(f"{one.count:,}", (x, y), (7, -11), textcoords="offset points", fontsize=8)
-    on.set(xlabel="probability of the prediction, %", ylabel="correct, %", xlim=(0, 102), ylim=(0, 102))
+        below = -11 if y > 10 else 4  # points; not over the axis
+        on.annotate(f"{one.count:,}", (x, y), (7, below), textcoords="offset points", fontsize=8)
+    on.set(xlabel="probability of the prediction, %", ylabel="correct, %", xlim=(-4, 104), ylim=(-4, 104))
     on.grid()
     on.legend(loc="upper left")
     caption = f"Expected calibration error {error:.4f} (15 bins)."
