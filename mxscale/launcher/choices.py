@@ -165,7 +165,8 @@ class Choices:
         side = self.found.short_side or SCAN + 1
         pairs, at_most = FOR_SCANS if self.scans else FOR_PHOTOGRAPHS, ENLARGED * side
         if self.settings["model.pretrained"] is not None:  # the weights have a network, and an input size
-            if self.settings["model.name"] != PRETRAINED or "model.pretrained" not in self.chosen:
+            own = self.settings["model.name"] != PRETRAINED or "model.pretrained" not in self.chosen
+            if own or self.is_set("model.input"):
                 return ()
             pairs, at_most = OF_PRETRAINED, math.inf
         if self.is_set("model.name"):
@@ -223,10 +224,11 @@ class MeasuredRates:
     """
 
     def __init__(self, path: Path, gpus: int, ranks: int):
-        self.path, self.ranks, self.devices = path, 1 if gpus else ranks, max(gpus, 1)
+        self.path, self.devices = path, max(gpus, 1)
+        self.ranks = 1 if gpus else min(ranks, available_cores())  # those of other hosts are not measured
         self.threads = max(1, available_cores() // self.ranks)
         mxnet = description.versions().get("mxnet", "of another package")  # such as mxnet-cu90
-        place = f"{gpus} x GPU" if gpus else f"{ranks} x {self.threads} x {machine.cpu_model()}"
+        place = f"{gpus} x GPU" if gpus else f"{self.ranks} x {self.threads} x {machine.cpu_model()}"
         self.where = f"{place}, mxnet {mxnet}"
 
     def __call__(self, name: str, size: int, batch: int) -> float:
