@@ -179,12 +179,12 @@ class Choices:
     def _network_and_size(self, images: int) -> Optional[float]:
         """Choose the costliest candidate that trains on `images` in the time, or the first one; return its rate."""
         limit = self.config.budget.minutes or MINUTES
-        best, reason = None, f"images of {self.found.short_side} px, {limit:g} min"
+        best, reason = None, f"for images of {self.found.short_side} px, within {limit:g} min"
         for name, size in self._candidates():
             rate = self.rate(name, size, self.settings["batch.per_device"])
             takes = minutes(images, rate)
             if best and takes.slow > limit:
-                reason += f"; {name} at {size} px: {takes}"
+                reason += f" ({name} at {size} px: {takes})"
                 break
             best = name, size, rate
         if best is None:
