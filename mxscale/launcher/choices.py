@@ -32,6 +32,7 @@ SMALL_SET = 10_000  # images
 STEPS = 8  # in an epoch, at least, as far as the batch can be smaller
 SMALLEST_BATCH = 8  # per device: of fewer images, batch normalisation takes its statistics from too little
 MINUTES = 15.0  # aim of a training
+CHECKPOINT_MINUTES = 3.0  # at most between two checkpoints, about
 OVERHEAD = (1.1, 1.4)  # time of a training over that of its steps without input and exchange, measured on two cores
 SCAN = 48  # pixels: images up to this size have networks of their own
 # (network, image size) by their cost
@@ -127,8 +128,10 @@ class Choices:
 
     def _crops(self) -> None:
         gentle = self.found.images < SMALL_SET or self.scans or self.config.entry == "finetune"
-        if gentle and self.config.data.augment.crop == "random_resized":
-            self._choose("crops keep at least half of an image", {"data.augment.scale": [0.5, 1.0]})
+        augment = self.config.data.augment
+        if gentle and augment.crop == "random_resized":
+            mirrored = ", half of them mirrored (letters and digits: data.augment.flip=false)" if augment.flip else ""
+            self._choose(f"crops keep at least half of an image{mirrored}", {"data.augment.scale": [0.5, 1.0]})
 
     def _batch(self, images: int) -> None:
         """Halve the batch until an epoch has enough steps."""
@@ -151,12 +154,22 @@ class Choices:
         if not typed:
             more = math.floor(MINUTES / minutes(images, rate).slow) if rate else length.enough
             epochs = max(epochs, min(more, length.enough))
-        self._choose(f"{epochs * images:,} images in all", {"epochs": epochs})
+        self._choose(f"about {float(f'{epochs * images:.3g}'):,.0f} images in all", {"epochs": epochs})
         if rate:
             self.takes = minutes(epochs * images, rate)
+            self._checkpoints(images, rate)
             if config.budget.dry_run:
                 throughput = round(rate / statistics.mean(OVERHEAD), 1)
-                self._choose("some steps were measured", {"budget.images_per_s": throughput})
+                reason = f"measured: {rate:,.0f} without input and exchange"
+                self._choose(reason, {"budget.images_per_s": throughput})
+
+    def _checkpoints(self, images: int, rate: float) -> None:
+        """Write checkpoints within an epoch that takes long."""
+        epoch = minutes(images, rate)
+        if epoch.slow > CHECKPOINT_MINUTES:
+            steps = images / self.settings["batch.per_device"] / self.ranks * CHECKPOINT_MINUTES / epoch.slow
+            every = float(f"{steps:.1g}")  # the same if the rate is measured again
+            self._choose(f"an epoch takes {epoch}", {"checkpoint.every_steps": max(1, int(every))})
 
     def _candidates(self) -> Sequence[Tuple[str, int]]:
         """Return the networks and sizes that the open settings and the images leave, by their cost; none: no choice."""

@@ -148,6 +148,8 @@ class Progress:
         except (OSError, ValueError):  # just being written
             return self._progress()
         self.step = max(self.step, self.first + now["steps"])
+        if self.step >= self.sizes.total_steps:
+            return "last validation and test under way"
         if now["idle_s"] < least_s:
             return self._progress()
         phase, since = now["phase"], f"under way for {now['idle_s']:.0f} s"

@@ -172,10 +172,11 @@ def reliability(evaluated: Evaluated) -> Drawn:
     confidence, accuracy = [100 * one.confidence for one in bins], [100 * one.accuracy for one in bins]
     on.scatter(confidence, accuracy, s=sizes, color=COLOURS[0], label="images, area and label: their number", zorder=3)
     for x, y, one in zip(confidence, accuracy, bins):
-        below = -11 if y > 10 else 4  # points; not over the axis
-        on.annotate(f"{one.count:,}", (x, y), (7, below), textcoords="offset points", fontsize=8)
+        below, side = -11 if y > 10 else 4, -1 if x > 85 else 1  # within the axes
+        aligned = "left" if side > 0 else "right"
+        on.annotate(f"{one.count:,}", (x, y), (7 * side, below), textcoords="offset points", fontsize=8, ha=aligned)
     on.set(xlabel="probability of the prediction, %", ylabel="correct, %", xlim=(-4, 104), ylim=(-4, 104))
     on.grid()
-    on.legend(loc="upper left")
+    figure.legend(loc="outside lower center", ncols=2)
     caption = f"Expected calibration error {error:.4f} (15 bins)."
     return canvas.finished("reliability", "Reliability", caption, figure)

@@ -88,6 +88,12 @@ def test_a_large_set_is_seen_as_often_as_the_time_permits():
     assert [epochs(0.1, **tuned), epochs(1.5, **tuned), epochs(90.0, **tuned)] == [1, 1, 3]
 
 
+def test_a_long_epoch_has_checkpoints_within():
+    assert "checkpoint.every_steps" not in chosen()
+    many = chosen(folder(500, train=[60_000]), entry="finetune", model={"name": None, "pretrained": "latest"})
+    assert many["checkpoint.every_steps"] == 200
+
+
 def test_a_budget_sets_the_epochs():
     assert chosen(budget={"minutes": 5.0})["epochs"] == "auto"
     assert chosen(budget={"minutes": 5.0}, schedule={"kind": "step"})["epochs"] == 63
@@ -117,7 +123,7 @@ def test_a_survey_counts_images_and_reads_their_sizes(tmp_path):
     found = survey(from_dict({"data": {"kind": "imagefolder", "root": str(root)}}).data)
     assert (found.counts, found.images, found.short_side) == ({"all": [4, 3]}, 7, 16)
     assert found.describe_sizes() == (
-        "6 of 7 files: smallest 20 x 16, median 20 x 16, largest 3024 x 4032 (bee/large.png)"
+        "of a sample of 6 files: smallest 20 x 16, median 20 x 16, largest 3024 x 4032 (bee/large.png)"
     )
 
 
@@ -139,9 +145,16 @@ def test_a_command_line_is_completed_and_the_choice_printed(tmp_path, monkeypatc
     values = settings(monkeypatch, tmp_path, "launch.ranks=2", "epochs=7")
     assert (values["model.name"], values["data.image_size"], values["epochs"]) == ("small", 32, 7)
     printed = capsys.readouterr().out
-    assert printed.startswith("chosen    data.augment.scale=[0.5,1.0]: crops keep at least half of an image\n")
+    assert printed.startswith("chosen    data.augment.scale=[0.5,1.0]: crops keep at least half of an image, half of")
     assert "batch.per_device=8: 48 training images, at least 8 steps in an epoch" in printed
     assert "takes     0 to 1 min on this machine" in printed
+
+
+def test_the_choice_names_mirrored_crops(tmp_path, monkeypatch, capsys):
+    settings(monkeypatch, tmp_path)
+    assert "half of them mirrored (letters and digits: data.augment.flip=false)" in capsys.readouterr().out
+    settings(monkeypatch, tmp_path, "data.augment.flip=false")
+    assert "mirrored" not in capsys.readouterr().out
 
 
 def test_groups_count_as_typed(tmp_path, monkeypatch):

@@ -55,6 +55,12 @@ def test_a_long_phase_is_printed_every_30_seconds(watched, capsys):
     ]
 
 
+def test_the_test_after_the_last_step_is_named(watched, capsys):
+    watched.at(0, (40, {**LOSS, "val/top1": 50.0}))
+    watched.at(31, phase="validation", idle_s=0.1)
+    assert capsys.readouterr().out.splitlines()[1] == "epoch 2  step 40/40  last validation and test under way"
+
+
 def test_slow_steps_read_as_slow(watched, capsys):
     watched.at(0, (10, LOSS))
     watched.at(31, phase="exchange", steps=2, idle_s=14.0)
