@@ -68,7 +68,7 @@ class Survey:
         if not self.sizes:
             return "no readable image"
         smallest, median, largest = self.sizes[0], self.sizes[len(self.sizes) // 2], self.sizes[-1]
-        of = "" if len(self.sizes) == self.images else f"of a sample of {len(self.sizes):,} files: "
+        of = "" if len(self.sizes) == self.images else f"of {len(self.sizes):,} files that were read: "
         return f"{of}smallest {smallest}, median {median}, largest {largest} ({largest.name})"
 
 

@@ -123,7 +123,7 @@ def test_a_survey_counts_images_and_reads_their_sizes(tmp_path):
     found = survey(from_dict({"data": {"kind": "imagefolder", "root": str(root)}}).data)
     assert (found.counts, found.images, found.short_side) == ({"all": [4, 3]}, 7, 16)
     assert found.describe_sizes() == (
-        "of a sample of 6 files: smallest 20 x 16, median 20 x 16, largest 3024 x 4032 (bee/large.png)"
+        "of 6 files that were read: smallest 20 x 16, median 20 x 16, largest 3024 x 4032 (bee/large.png)"
     )
 
 
