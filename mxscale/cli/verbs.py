@@ -89,7 +89,8 @@ def layers(values: dict, options: Layers) -> None:
 
 
 def data(values: dict, options: DataPage) -> None:
-    config = _as_a_run({**values, "data": {**values["data"], "root": options.root}})
+    images, weights = {**values["data"], "root": options.root}, {**values["model"], "pretrained": "imagenet"}
+    config = _as_a_run({**values, "entry": "finetune", "data": images, "model": weights})
     from mxscale.diagnose import data_page
 
     data_page.main(config, options.output)
@@ -133,7 +134,7 @@ VERBS: Dict[str, Verb] = {
     "finetune": Verb("train", "replace the head of a trained network and train it on other classes"),
     "find-lr": Verb("train", "suggest a learning rate by a short run whose rate rises until the loss diverges",
         _main("diagnose.find_lr", _as_a_run, "find_lr"), grouped("find_lr", FindLr)),
-    "data": Verb("finetune", "write a page on a folder of images, as training sees them: mxscale data ROOT",
+    "data": Verb("train", "write a page on a folder of images, as fine-tuning sees them: mxscale data ROOT",
         data, DataPage, ("data", "data.augment", "batch"), ("root",)),
     "predict": Verb("use", "predict the classes of images: mxscale predict MODEL IMAGES",
         _main("serve.predict", _validated), Predict, ("model", "tracking"), ("source",), "images"),
