@@ -30,7 +30,7 @@ def write(runs: Sequence[Recorded], name: str, recorded_in: str, folder: Path) -
     rows = recorded.rows(runs)
     counted = count(runs, rows)
     if not rows:
-        raise ConfigError(f"{name}: {counted}; a report needs at least one finished run")
+        raise ConfigError(f"report of {name}: {counted}; a report needs at least one finished run")
     drawn, missing = figures.draw(rows)
     headings, cells = report.table(rows)
     texts = {

@@ -28,7 +28,7 @@ def report(config: Config, request: Report, folder: Path) -> None:
         return
     name = request.experiment or config.tracking.experiment
     store = Store(config)
-    text = experiment.write(store.runs(store.experiment(name)), f"report.experiment={name}", str(store), folder)
+    text = experiment.write(store.runs(store.experiment(name)), name, str(store), folder)
     echo(f"{text}\n  view            {folder}/report.html")
 
 

@@ -32,6 +32,9 @@ PLACES = ("root", "train", "val", "test", "cache")  # settings of data that do n
 WORST = 60  # errors that a page shows
 
 
+IN_TRAINING = {"test": "test/top1", "val": "best/val_top1"}  # split -> metric of a run
+
+
 class Images(NamedTuple):
     """A labelled split, with the network's class of each label."""
 
@@ -65,6 +68,8 @@ def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
     folder = Path(request.output or (run.path / name if trained_on else name))
     page.prepare(folder)
     evaluated = evaluate(Predictor(exported), images)
+    if trained_on and images.files:
+        evaluated = evaluated._replace(in_training=run.figures.get(IN_TRAINING.get(images.name)))
     files = evaluation_report.write(evaluated, folder)
     if store:
         store.keep(files, run_id, name)
@@ -153,8 +158,7 @@ def evaluate(predictor: Predictor, images: Images) -> Evaluated:
 
     worst = heapq.nlargest(WORST, listed(), key=_certainty)
     mistakes.sort(key=_certainty, reverse=True)
-    read = evaluation_report.IMAGES if images.files else evaluation_report.PACKED
-    return Evaluated(card, images.name, read, tally, mistakes, worst)
+    return Evaluated(card, images.name, "images" if images.files else "packed images", tally, mistakes, worst)
 
 
 def _certainty(mistake: Mistake) -> Tuple[float, int]:

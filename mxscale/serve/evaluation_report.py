@@ -12,13 +12,11 @@ from mxscale.launcher.progress import echo
 from mxscale.models.model_card import ModelCard
 from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
-from mxscale.rundir.directory import RunDir
 from mxscale.serve.classification_metrics import Tally
 from mxscale.serve.predict import TEMPLATES, picture
 from mxscale.util import csv_tables, text_table
 
 LARGEST_LABELLED = 40  # classes whose names fit beside a confusion matrix
-IMAGES, PACKED = "images", "packed images"  # their own files, or their packed copies
 LARGEST_COUNTED = 15  # classes whose counts fit into its cells
 
 
@@ -38,10 +36,11 @@ class Evaluated(NamedTuple):
 
     card: ModelCard
     split: str
-    read: str  # IMAGES or PACKED
+    read: str  # "images": their own files; "packed images": their packed copies
     tally: Tally
     mistakes: List[Mistake]  # the most confident first, without pixels
     worst: List[Mistake]  # the first ones, with pixels
+    in_training: Optional[float] = None  # top-1 that the run found with packed copies of the same images, in %
 
 
 def write(evaluated: Evaluated, folder: Path) -> List[Path]:
@@ -97,7 +96,8 @@ def summary(evaluated: Evaluated, path: Path) -> str:
     metrics, tally, names = evaluated.tally.metrics(), evaluated.tally, evaluated.card.class_names
     lines = [("evaluated", f"{tally.images:,} {evaluated.read} of {evaluated.split}")]
     lines += [(name.replace("top", "top-"), f"{metrics[name]:.2f} %") for name in ("top1", "top5") if name in metrics]
-    lines += [("training", text)] if (text := _of_training(evaluated)) else []
+    if evaluated.in_training is not None:
+        lines.append(("training", f"{evaluated.in_training:.2f} %, of the packed images"))
     lines += [("loss", f"{metrics['loss']:.4f} nats"), ("macro f1", f"{metrics['f1']:.4f}")]
     lines += [("calibration", f"expected error {metrics['ece']:.4f}")]
     for label, predicted, count in tally.most_confused(3):
@@ -106,18 +106,13 @@ def summary(evaluated: Evaluated, path: Path) -> str:
     return "\n".join(text_table.columns([*lines, ("page", str(path))], indent="  "))
 
 
-def _of_training(evaluated: Evaluated) -> str:
-    """Return the accuracy that training found with packed copies of the same images; "" if it is not recorded."""
-    figures = RunDir(evaluated.card.run).figures if evaluated.card.run and evaluated.read == IMAGES else {}
-    found = figures.get({"test": "test/top1", "val": "best/val_top1"}.get(evaluated.split))
-    return "" if found is None else f"{found:.2f} %, of the packed images"
-
-
 def as_html(evaluated: Evaluated, drawn: Sequence[Drawn], classes: List[list], confused: List[tuple]) -> str:
     names, metrics = evaluated.card.class_names, evaluated.tally.metrics()
     tiles = [
         (f"{metrics[key]:.2f} %", label) for key, label in (("top1", "top-1"), ("top5", "top-5")) if key in metrics
     ]
+    if evaluated.in_training is not None:
+        tiles.append((f"{evaluated.in_training:.2f} %", "top-1 in training, of packed copies"))
     tiles += [(f"{metrics['loss']:.4f}", "loss, nats"), (f"{metrics['f1']:.4f}", "F1, mean of classes")]
     tiles += [(f"{metrics['ece']:.4f}", "expected calibration error"), (f"{evaluated.tally.images:,}", "images")]
     pictures = [_pictured(mistake, names) for mistake in evaluated.worst]

@@ -67,6 +67,7 @@ def test_report_of_a_sweep_is_written_to_files(store, reported, tmp_path):
     status, out, _ = reported("report.experiment=sweep", f"tracking.uri={store['uri']}")
     names = ["accuracy_cost.png", "report.csv", "report.html", "throughput.png"]
     assert status == 0 and "5 runs, 4 finished, in 2 rows, 1 FAILED" in out
+    assert "<h1>sweep</h1>" in (tmp_path / "out" / "report.html").read_text()
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
     assert "| 2 ranks       |    2 |" in out and "93.0 %" in out
     page = (tmp_path / "out" / "report.html").read_text()
