@@ -177,12 +177,7 @@ def batches(
 
 
 def _points(metrics: Dict[str, Any], time_ms: int, step: int) -> List[Point]:
-    return [(key, rounded(value), time_ms, step) for key, value in metrics.items() if value is not None]
-
-
-def rounded(value: float) -> float:
-    """Return a fraction with the six digits that MLflow's pages have room for; metrics.jsonl has all."""
-    return float(value) if float(value).is_integer() else float(f"{value:.6g}")
+    return [(key, float(value), time_ms, step) for key, value in metrics.items() if value is not None]
 
 
 def summary(run: RunDir) -> List[Point]:

@@ -536,7 +536,7 @@ def test_mlflow_nests_cells_below_sweep(resumed):
     assert parent.data.metrics["best/val_top1"] == max(run.data.metrics["best/val_top1"] for run in finished)
     assert parent.data.tags["mlflow.note.content"].startswith("**Failed: lr-1e+30_seed-1: ")
     assert {"table.csv", "report.html"} <= {file.path for file in client.list_artifacts(parent.info.run_id)}
-    assert "2 finished, in 2 rows" in (found.path / "report.html").read_text()
+    assert "2 runs, 2 finished, in 1 row" in (found.path / "report.html").read_text()
 
 
 @pytest.mark.slow

@@ -181,11 +181,6 @@ def test_torn_lines_are_not_sent(tmp_path):
     assert list(payload.batches(run, offset, payload.no_cost)) == rest
 
 
-@pytest.mark.parametrize("value, sent", [(0.005666666666666667, 0.00566667), (1281167, 1281167.0), (99.375, 99.375)])
-def test_fractions_are_sent_with_six_digits(value, sent):
-    assert payload.rounded(value) == sent
-
-
 def test_batches_stay_within_mlflows_limit(tmp_path):
     run = make_run(tmp_path)
     add_lines(run, 0, 700)
