@@ -394,6 +394,7 @@ def test_run_stopped_by_budget_resumes_to_same_weights(cli):
     assert more.sha == uninterrupted.sha
     assert more.run.read("summary.json")["metrics"]["cost/total_usd"] > spent
     assert params(more.run).keys() == params(uninterrupted.run).keys()
+    runs = set(stopped.run.path.parent.iterdir())
     text = cli("train", *run, "budget.dry_run=true", "budget.images_per_s=100", "budget.max_usd=1")
     assert "steps     " in text.out and "budget.max_usd=1 is exceeded" in text.out
-    assert not text.run.path.exists()
+    assert text.run is None and set(stopped.run.path.parent.iterdir()) == runs
