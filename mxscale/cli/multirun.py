@@ -32,8 +32,6 @@ from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.context import Signals
 from mxscale.launcher.progress import echo
-from mxscale.rendering import page
-from mxscale.report import experiment
 from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED, RunDir
 from mxscale.rundir.status import DONE, FINISHED, KILLED, Status
@@ -178,12 +176,16 @@ def open_multirun(config) -> "OpenSweep":
 
 def _report(sweep: SweepDirectory) -> None:
     """Write the report of the finished trials into the sweep's folder, if this installation can draw it."""
-    finished = [history.of_directory(RunDir(one.run)) for one in sweep.trials() if one.state == FINISHED]
+    from mxscale.rendering import page  # not at the start of every verb
+    from mxscale.report import experiment
+
+    finished = [one.run for one in sweep.trials() if one.state == FINISHED]
     if not finished or page.lacking():
         return
     try:
-        experiment.write(finished, sweep.path.name, str(sweep.path), sweep.path)
-    except ConfigError as error:  # such as a full disk
+        runs = [history.of_directory(RunDir(path)) for path in finished]
+        experiment.write(runs, sweep.path.name, str(sweep.path), sweep.path)
+    except ConfigError as error:  # a damaged run, a full disk
         echo(f"no report: {error}")
 
 

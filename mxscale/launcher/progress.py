@@ -56,28 +56,33 @@ class Pace:
 
     def __init__(self):
         self.last: Optional[Tuple[int, float]] = None  # step and time of the last line
-        self.steps: List[int] = []
-        self.seconds: List[float] = []  # of these steps
+        self.intervals: List[Tuple[int, float]] = []  # steps between two lines, and their seconds
         self.validations_s = 0.0
 
     def add(self, step: int, at_s: float) -> None:
         """Add a line of metrics."""
         new, seconds = (step - self.last[0], at_s - self.last[1]) if self.last else (0, 0.0)
         if new > 0:
-            self.steps.append(new)
-            self.seconds.append(seconds)
-        elif self.steps:
+            self.intervals.append((new, seconds))
+        elif self.intervals:
             self.validations_s += seconds
         self.last = step, at_s
 
-    def left(self, remaining: int) -> str:
-        """Return the time of the remaining steps, as an interval of twice its standard error if the steps varied."""
-        if not (remaining and self.steps):
+    def left(self, remaining: int, open_steps: int = 0, open_s: float = 0.0) -> str:
+        """Return the time of the remaining steps, as an interval of twice its standard error if the steps varied.
+
+        Args:
+            remaining: Steps still to come.
+            open_steps: Steps since the last line.
+            open_s: What these took, in seconds.
+        """
+        intervals = [*self.intervals, (open_steps, open_s)] if open_steps > 0 else self.intervals
+        if not (remaining and intervals):
             return ""
-        count, done = len(self.steps), sum(self.steps)
-        step_s, validation_s = sum(self.seconds) / done, self.validations_s / done
+        count, done = len(intervals), sum(steps for steps, _ in intervals)
+        step_s, validation_s = sum(seconds for _, seconds in intervals) / done, self.validations_s / done
         # The variance of a step's time, from that of the intervals, and with it that of the sum of the remaining ones
-        squares = sum((seconds - steps * step_s) ** 2 / steps for steps, seconds in zip(self.steps, self.seconds))
+        squares = sum((seconds - steps * step_s) ** 2 / steps for steps, seconds in intervals)
         error = math.sqrt(squares / (count - 1) * (remaining + remaining**2 / done)) if count > 1 else 0.0
         expected = remaining * (step_s + validation_s)
         bounds = (max(0.0, expected + sign * 2 * error) for sign in (-1, 1))
@@ -135,7 +140,8 @@ class Progress:
 
     def _progress(self) -> str:
         """Return the figures of the last line, the time left, and whether the machine is busy with other programs."""
-        left = self.pace.left(self.sizes.total_steps - self.step)
+        open_steps, open_s = self.step - self.pace.last[0], time.monotonic() - self.last_at
+        left = self.pace.left(self.sizes.total_steps - self.step, open_steps, open_s)
         return "  ".join(filter(None, (self._figures(), left, remark(self.others.share()))))
 
     def _under_way(self, least_s: float = 0.0) -> str:

@@ -117,7 +117,7 @@ def _others(run: RunDir) -> Optional[str]:
     name = f"system/{system_metrics.OTHERS}"
     lines = [line for line, _ in run.lines_from(0, SYSTEM) if line["attempt"] == run.attempts[-1].attempt]
     shares = [line["metrics"][name] for line in lines if name in line["metrics"]]
-    return (remark(statistics.mean(shares), "used") if shares else None) or None
+    return remark(statistics.mean(shares or [0.0]), "used") or None
 
 
 def _verdict(run: RunDir) -> Optional[str]:

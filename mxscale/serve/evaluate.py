@@ -30,8 +30,6 @@ ALL = "all"  # the images of a set without splits
 SPLITS = ("test", "val", "train", ALL)  # the first that a set has is the default
 PLACES = ("root", "train", "val", "test", "cache")  # settings of data that do not change the images
 WORST = 60  # errors that a page shows
-
-
 IN_TRAINING = {"test": "test/top1", "val": "best/val_top1"}  # split -> metric of a run
 
 

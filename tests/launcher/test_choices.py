@@ -145,7 +145,8 @@ def test_a_command_line_is_completed_and_the_choice_printed(tmp_path, monkeypatc
     values = settings(monkeypatch, tmp_path, "launch.ranks=2", "epochs=7")
     assert (values["model.name"], values["data.image_size"], values["epochs"]) == ("small", 32, 7)
     printed = capsys.readouterr().out
-    assert printed.startswith("chosen    data.augment.scale=[0.5,1.0]: crops keep at least half of an image, half of")
+    crops = "crops keep at least half of an image, half of them mirrored (letters and digits: data.augment.flip=false)"
+    assert printed.startswith(f"chosen    data.augment.scale=[0.5,1.0]: {crops}\n")
     assert "batch.per_device=8: 48 training images, at least 8 steps in an epoch" in printed
     assert "takes     0 to 1 min on this machine" in printed
 

@@ -70,7 +70,7 @@ def test_slow_steps_read_as_slow(watched, capsys):
 def test_steps_between_two_lines_are_counted_by_the_heartbeat(watched, capsys):
     watched.at(0, (10, LOSS))
     watched.at(31, steps=5, idle_s=2.0)
-    assert capsys.readouterr().out == "epoch 0.75  step 15/40  loss 1.500\n"
+    assert capsys.readouterr().out == "epoch 0.75  step 15/40  loss 1.500  02:35 left\n"
 
 
 def test_lines_forecast_the_time_left_from_this_attempt(watched, capsys):
