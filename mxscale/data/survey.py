@@ -63,6 +63,12 @@ class Survey:
         limit = data.train_per_class
         return max(1, sum(per_class if limit is None else (min(count, limit) for count in per_class)))
 
+    def imbalance(self) -> Optional[str]:
+        """Return by how much the largest class exceeds the smallest in training, if by ten times or more."""
+        counts = sorted(zip(self.counts.get("train") or self.counts["all"], self.classes))
+        (least, smallest), (most, largest) = counts[0], counts[-1]
+        return f"{largest} has {most / least:.0f} times the images of {smallest}" if most >= 10 * least > 0 else None
+
     def describe_sizes(self) -> str:
         """Return the smallest, the median and the largest size, and where the largest is."""
         if not self.sizes:

@@ -39,7 +39,7 @@ SCAN = 48  # pixels: images up to this size have networks of their own
 FOR_SCANS = (("small", 32), ("resnet9", 32))
 FOR_PHOTOGRAPHS = (*(("resnet18_v1b", side) for side in (64, 96, 128, 160, 224)), ("resnet50_v1b", 224))
 PRETRAINED = "efficientnet_lite0"  # what finetune starts from
-OF_PRETRAINED = tuple((PRETRAINED, side) for side in (96, 160, 224))
+OF_PRETRAINED = tuple((PRETRAINED, side) for side in (96, 128, 160, 192, 224))
 ENLARGED = 1.15  # by this factor at most an image is smaller than the network's input
 
 
@@ -81,13 +81,16 @@ def choose(config: Config, is_set: Callable[[str], bool]) -> Dict[str, Any]:
     if ranks == "auto":
         ranks = auto_ranks(config, 0, devices, available_cores())
     rate = MeasuredRates(Path(absolute(config.data.cache)) / "rates.json", devices, ranks)
-    choices = Choices(config, is_set, survey(config.data), ranks, rate)
+    found = survey(config.data)
+    choices = Choices(config, is_set, found, ranks, rate)
     chosen = choices.all()
     reasons: Dict[str, List[str]] = {}
     for key, (value, reason) in chosen.items():
         reasons.setdefault(reason, []).append(f"{key}={value}".replace(" ", ""))
     for number, (reason, settings) in enumerate(reasons.items()):
         echo(f"{'' if number else 'chosen':<9} {' '.join(settings)}: {reason}")
+    if found.imbalance() and not is_set("class_weights"):
+        echo(f"classes   {found.imbalance()} (to weigh all alike: class_weights=balanced)")
     if choices.takes:
         echo(f"takes     {choices.takes} on this machine")
     return {key: choice.value for key, choice in chosen.items()}

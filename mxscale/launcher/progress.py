@@ -7,12 +7,14 @@ import contextlib
 import json
 import math
 import os
+import statistics
 import sys
 import time
 from typing import Callable, Iterator, List, Optional, Tuple
 
 from tqdm import tqdm
 
+from mxscale.config.schema import Config
 from mxscale.cost import prices
 from mxscale.environment.other_programs import OtherPrograms, remark
 from mxscale.rundir.directory import RunDir
@@ -52,12 +54,27 @@ class Follower:
 
 
 class Pace:
-    """What the steps between lines took, with validations, and so what the remaining ones take."""
+    """What steps and validations took, and so what the remaining ones and the test take.
 
-    def __init__(self):
+    Args:
+        every: Steps between two validations.
+        validation: What one takes, in steps, as long as none has been measured.
+        test: What the test takes, in validations.
+    """
+
+    def __init__(self, every: int, validation: float = 0.0, test: float = 0.0):
+        self.every, self.validation, self.test = every, validation, test
         self.last: Optional[Tuple[int, float]] = None  # step and time of the last line
         self.intervals: List[Tuple[int, float]] = []  # steps between two lines, and their seconds
-        self.validations_s = 0.0
+        self.validations_s: List[float] = []
+
+    @classmethod
+    def of(cls, plan: Plan, config: Config) -> "Pace":
+        """Return that of a run; the forward pass is about a third of a step."""
+        images = {name: split.count for name, split in plan.splits.items()}
+        val = images.get("val", 0)
+        every = config.validate_every * plan.sizes.steps_per_epoch
+        return cls(every, val / plan.sizes.global_batch / 3, images.get("test", 0) / max(1, val))
 
     def add(self, step: int, at_s: float) -> None:
         """Add a line of metrics."""
@@ -65,11 +82,11 @@ class Pace:
         if new > 0:
             self.intervals.append((new, seconds))
         elif self.intervals:
-            self.validations_s += seconds
+            self.validations_s.append(seconds)
         self.last = step, at_s
 
     def left(self, remaining: int, open_steps: int = 0, open_s: float = 0.0) -> str:
-        """Return the time of the remaining steps, as an interval of twice its standard error if the steps varied.
+        """Return the time until the end, as an interval of twice its standard error if the steps varied.
 
         Args:
             remaining: Steps still to come.
@@ -80,11 +97,12 @@ class Pace:
         if not (remaining and intervals):
             return ""
         count, done = len(intervals), sum(steps for steps, _ in intervals)
-        step_s, validation_s = sum(seconds for _, seconds in intervals) / done, self.validations_s / done
+        step_s = sum(seconds for _, seconds in intervals) / done
+        validation_s = statistics.mean(self.validations_s or [self.validation * step_s])
         # The variance of a step's time, from that of the intervals, and with it that of the sum of the remaining ones
         squares = sum((seconds - steps * step_s) ** 2 / steps for steps, seconds in intervals)
         error = math.sqrt(squares / (count - 1) * (remaining + remaining**2 / done)) if count > 1 else 0.0
-        expected = remaining * (step_s + validation_s)
+        expected = remaining * step_s + (math.ceil(remaining / self.every) + self.test) * validation_s
         bounds = (max(0.0, expected + sign * 2 * error) for sign in (-1, 1))
         return f"{' to '.join(dict.fromkeys(map(tqdm.format_interval, bounds)))} left"
 
@@ -101,7 +119,7 @@ class Progress:
         self.shown, self.step, self.printed = {}, 0, time.monotonic()
         self.bar: Optional[tqdm] = None
         self.first: Optional[int] = None  # step of the attempt's first line
-        self.pace, self.others = Pace(), OtherPrograms()
+        self.pace, self.others = Pace.of(plan, run.config()), OtherPrograms()
         self.last_at = self.stop_asked_at = None  # in seconds: of the last line, of a stop request
         self.run = run
 

@@ -18,7 +18,7 @@ from mxscale.rundir import guards
 from mxscale.rundir.directory import FINISHED, KILLED, RunDir, create
 from mxscale.rundir.status import Status
 from mxscale.tracking import tracker
-from mxscale.tracking.sync_state import all_runs, view_hint
+from mxscale.tracking.sync_state import view_hint
 from mxscale.util.errors import ConfigError, RunFailed
 
 
@@ -58,7 +58,7 @@ def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] 
         stopped = status.state == KILLED
         unsent = mirror.finish(unwanted=lambda: signals.urgent or bool(signals.reason and not stopped))
     if attempt.plan:
-        echo(summary.table(run, view_hint(run), all_runs(run)))
+        echo(summary.table(run, view_hint(run)))
     if unsent:
         echo(unsent)
     report_end(run, config, status, failure, attempt.logs)
@@ -86,8 +86,9 @@ def restart(context: RunContext, logs: Logs, failure: Failure, number: int) -> s
 
 
 def report_end(run: RunDir, config: Config, status: Status, failure: Optional[Failure], logs: Logs) -> None:
-    """Print the last lines of the failed rank, how to resume, and the error as the last line."""
+    """Print what can follow; after a failure first the failed rank's last lines, and at last the error."""
     if status.state == FINISHED:
+        echo(f"next: mxscale evaluate {run}")
         return
     resume = f"resume with: {guards.resume_command(run, config)}"
     if status.state == KILLED:

@@ -300,7 +300,7 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
         "model": f"{config.model.name}{source}",
         "input": taken and f"of the pretrained weights: {taken} (model.input=config: as in data)",
         "exchange": backend.drives_all_devices and f"kvstore {backend.kvstore}, one process{for_tests}",
-        "ranks": f"{s.ranks}{where} on {plan.device}, {s.shards} data shards",
+        "ranks": f"{s.ranks}{where} on {plan.device}" + f", {s.shards} data shards" * (s.shards != s.ranks),
         "batch": f"{s.per_device_batch} per device, {s.global_batch} global; effective lr {s.effective_lr:g}",
         "servers": servers and f"{servers}{not_repeatable}",
         "steps": f"{s.total_steps:,} ({s.steps_per_epoch:,} per epoch{rest})",

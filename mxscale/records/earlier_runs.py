@@ -67,11 +67,11 @@ def applies(plan: Plan) -> bool:
 
 
 def described(run: RunDir, summary: Summary) -> Optional[str]:
-    """Return the efficiency and its reference, or the command that makes one; None if the run has none."""
+    """Return the efficiency and its reference, or, if launch.ranks is set, what makes one; None if the run has none."""
     plan, figures = run.plan(), summary.metrics
     if EFFICIENCY in figures:
         return f"{figures[EFFICIENCY]:.1%} of the 1-rank run {Path(summary.baseline).name}"
-    if not applies(plan) or "throughput/median" not in figures:
+    if not applies(plan) or run.config().launch.ranks == "auto" or "throughput/median" not in figures:
         return None
     threads = f" launch.threads={plan.threads}" if plan.device == "cpu" else ""
     return f"unknown without a run of this work with launch.ranks=1{threads}"

@@ -74,12 +74,11 @@ def in_short(run: RunDir) -> str:
     return ", ".join(filter(None, parts))
 
 
-def table(run: RunDir, view: Optional[str] = None, all_runs: Optional[str] = None) -> str:
+def table(run: RunDir, view: Optional[str] = None) -> str:
     """Return the table that is printed at the end of a run.
 
     Args:
         view: How to view the record in MLflow.
-        all_runs: The page of all runs there.
     """
     summary, price = run.summary() or Summary(), run.price() or Price(known=False, why="no price")
     figures, skipped = summary.metrics, run.plan().skipped
@@ -98,7 +97,6 @@ def table(run: RunDir, view: Optional[str] = None, all_runs: Optional[str] = Non
         ("skipped images", str(skipped) if skipped else None),
         ("run directory", str(run)),
         ("view", view),
-        ("all runs", all_runs),
         ("verdict", _verdict(run)),
     ]
     lines = [(name, value.split(NEXT)) for name, value in rows if value is not None]

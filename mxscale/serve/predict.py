@@ -73,6 +73,11 @@ def most_likely(probabilities: np.ndarray, names: Sequence[str], top: int) -> Li
     return [(names[place], float(probabilities[place])) for place in order]
 
 
+def as_text(choices: Sequence[Tuple[str, float]]) -> List[str]:
+    """Return classes with their percentages: the first, and the others that are not 0.0 %."""
+    return [f"{name} {share:.1%}" for place, (name, share) in enumerate(choices) if not place or share >= 0.0005]
+
+
 class Writer:
     """Writes predictions to an open file, by `good(image, choices, pixels)` and by `bad(image, reason)`."""
 
@@ -96,7 +101,7 @@ class Lines(Writer):
     """Lines in the terminal; bad images on stderr."""
 
     def good(self, image, choices, pixels):
-        echo(f"{image}  {', '.join(f'{name} {probability:.1%}' for name, probability in choices)}", self.file)
+        echo(f"{image}  {', '.join(as_text(choices))}", self.file)
 
     def bad(self, image, reason):
         echo(f"{image}: {reason}", sys.stderr)
@@ -129,8 +134,7 @@ class Sheet(Writer):
     def good(self, image, choices, pixels):
         self.facts["count"] += 1
         if len(self.facts["pictures"]) < SHEET_IMAGES:
-            lines = [f"{name} {probability:.1%}" for name, probability in choices]
-            self.facts["pictures"].append(picture(image, pixels, *choices[0], lines))
+            self.facts["pictures"].append(picture(image, pixels, *choices[0], as_text(choices)))
 
     def bad(self, image, reason):
         self.facts["refused"].append((image, reason))

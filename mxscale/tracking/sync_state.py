@@ -14,7 +14,6 @@ from typing import Optional
 from mxscale.environment.description import ROOT
 from mxscale.rundir import json_record
 from mxscale.rundir.directory import RunDir
-from mxscale.tracking import experiment_view
 from mxscale.tracking.experiment_view import TRAINING_SIDE
 from mxscale.tracking.uris import sqlite_file
 from mxscale.util.errors import ConfigError
@@ -73,12 +72,6 @@ def view_hint(run: RunDir, sent: Optional[Sent] = None) -> str:
     is_default = sqlite_file(sent.uri) == ROOT / "runs" / "mlflow.db"  # the store that `make ui` shows
     server = "make ui" if is_default else f"mlflow ui --backend-store-uri {shlex.quote(sent.uri)}"
     return f"{server}, then {page}"
-
-
-def all_runs(run: RunDir) -> Optional[str]:
-    """Return the address of all runs of the experiment, with their figures; None if MLflow lacks the run."""
-    sent = recorded(run)
-    return _server(sent.uri) + experiment_view.page(sent.experiment_id) if sent and sent.run_id else None
 
 
 def _server(uri: str) -> str:

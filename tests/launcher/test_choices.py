@@ -23,7 +23,7 @@ def folder(short_side=100, **splits):
 PHOTOGRAPHS = folder(all=[200] * 10)
 FOLDER = {"kind": "imagefolder", "root": "x", "val_share": 0.1, "test_share": 0.1}
 SCANS = folder(28, all=[200] * 10)
-RATES = {64: 150.0, 96: 80.0, 128: 40.0, 160: 25.0, 224: 12.0, 32: 1000.0}
+RATES = {64: 150.0, 96: 80.0, 128: 40.0, 160: 25.0, 192: 17.0, 224: 12.0, 32: 1000.0}
 
 
 def chosen(found=PHOTOGRAPHS, entry="train", typed=(), speed=1.0, ranks=2, data=None, **config):
@@ -133,10 +133,10 @@ def idle(monkeypatch):
     monkeypatch.setattr(choices.OtherPrograms, "share", lambda self: 5.0)
 
 
-def settings(monkeypatch, folder, *overrides, verb="train"):
+def settings(monkeypatch, folder, *overrides, verb="train", ants=30):
     """Return the settings of a command line, whose rates need no measurement."""
     monkeypatch.setattr(MeasuredRates, "_measured", lambda self, name, size, batch: RATES[size])
-    root = make_tree(folder / "set", {"ant": 30, "bee": 30})
+    root = make_tree(folder / "set", {"ant": ants, "bee": 30})
     line = ["data=imagefolder", f"data.root={root}", f"data.cache={folder}", *overrides]
     return flatten(with_choices(composed_values(verb, *line)[0], line))
 
@@ -156,6 +156,16 @@ def test_the_choice_names_mirrored_crops(tmp_path, monkeypatch, capsys):
     assert "half of them mirrored (letters and digits: data.augment.flip=false)" in capsys.readouterr().out
     settings(monkeypatch, tmp_path, "data.augment.flip=false")
     assert "mirrored" not in capsys.readouterr().out
+
+
+def test_uneven_classes_are_named_with_the_setting_that_weighs_them_alike(tmp_path, monkeypatch, capsys):
+    remark = "classes   bee has 10 times the images of ant (to weigh all alike: class_weights=balanced)\n"
+    settings(monkeypatch, tmp_path / "a", ants=3)
+    assert remark in capsys.readouterr().out
+    settings(monkeypatch, tmp_path / "b", "class_weights=balanced", ants=3)
+    assert "classes " not in capsys.readouterr().out
+    settings(monkeypatch, tmp_path / "c", ants=4)
+    assert "classes " not in capsys.readouterr().out
 
 
 def test_groups_count_as_typed(tmp_path, monkeypatch):

@@ -80,9 +80,11 @@ def test_other_work_and_other_processors_are_no_reference(tmp_path, other):
 
 
 def test_without_a_reference_the_settings_that_make_one_are_named(tmp_path):
-    run = made(tmp_path, 2, on={"threads": 3})
+    run = made(tmp_path, 2, on={"threads": 3}, launch={"ranks": 2})
     expected = "unknown without a run of this work with launch.ranks=1 launch.threads=3"
     assert earlier_runs.described(run, efficiency(run)) == expected
+    unasked = made(tmp_path, 2, launch={"ranks": "auto"})
+    assert earlier_runs.described(unasked, efficiency(unasked)) is None
 
 
 def test_one_rank_and_several_shards_per_rank_have_no_efficiency(tmp_path):

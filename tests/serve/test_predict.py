@@ -18,7 +18,7 @@ from mxscale.config.schema import from_dict
 from mxscale.config.verb_settings import Predict
 from mxscale.data.central_crop import CentralCrop
 from mxscale.serve import export, predict
-from mxscale.serve.predict import most_likely
+from mxscale.serve.predict import as_text, most_likely
 from mxscale.serve.predictor import Predictor
 
 
@@ -154,6 +154,11 @@ def test_pictures_are_filtered_by_class_and_ordered_by_probability(tmp_path):
 def test_equal_probabilities_keep_the_order_of_the_classes():
     found = most_likely(np.array([0.25, 0.5, 0.25]), ["a", "b", "c"], 3)
     assert [name for name, _ in found] == ["b", "a", "c"]
+
+
+def test_classes_of_no_weight_are_not_listed():
+    assert as_text([("cat", 0.9996), ("dog", 0.0004), ("ant", 0.0)]) == ["cat 100.0%"]
+    assert as_text([("cat", 0.0004), ("dog", 0.0004)]) == ["cat 0.0%"]  # the first class of thousands
 
 
 @pytest.mark.parametrize(

@@ -78,15 +78,13 @@ def test_store_uri(tmp_path, monkeypatch):
 
 def test_view_hint(tmp_path):
     run = make_run(tmp_path)
-    assert "not in MLflow" in sync_state.view_hint(run) and sync_state.all_runs(run) is None
+    assert "not in MLflow" in sync_state.view_hint(run)
     sent = sync_state.Sent("id", f"sqlite:///{tmp_path}/mlflow.db", "mxscale", "1", "abc")
     sync_state.save(run, sent)
     page = "http://127.0.0.1:5000/#/experiments/1/runs/abc?workflowType=machine_learning"
     assert sync_state.view_hint(run) == f"mlflow ui --backend-store-uri {sent.uri}, then {page}"
     sync_state.save(run, sync_state.Sent("id", f"sqlite:///{sync_state.ROOT}/runs/mlflow.db", "mxscale", "1", "abc"))
     assert sync_state.view_hint(run) == f"make ui, then {page}"
-    every = "#/experiments/1/runs?viewStateShareKey=mxscale&workflowType=machine_learning"
-    assert sync_state.all_runs(run) == f"http://127.0.0.1:5000/{every}"
     sync_state.save(run, sync_state.Sent("id", "http://host:5000", "mxscale", "2", "def"))
     assert sync_state.view_hint(run) == "http://host:5000/#/experiments/2/runs/def?workflowType=machine_learning"
     assert sync_state.load(run, sent.uri, "mxscale") == sync_state.Sent("id", sent.uri, "mxscale")
