@@ -31,7 +31,7 @@ from mxscale.util.errors import ConfigError, RunFailed
 WARMUP, TIMED = 2, 6  # steps
 LEAST_S = 3.0  # of timed steps: where they take less, a second short run takes more of them
 SHARE = 0.03  # of the time left, for a second short run
-RESERVE = 0.03  # of the time left, at least, for what goes slower than measured
+RESERVE = 0.04  # of the time left, at least, for what goes slower than measured
 
 
 class Durations(NamedTuple):
