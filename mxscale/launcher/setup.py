@@ -172,8 +172,19 @@ def begin_attempt(context: RunContext) -> RunContext:
     if run.price() is None:
         run.write_price(resources.price)
     run.write_plan(replace(run.plan(), pretrained=resources.weights_file))
-    run.write("environment.json", description.describe(run.path))
+    now = description.describe(run.path)
+    if earlier and last_code(run) != now["code"]:
+        echo("code      not that of the last attempt: the weights may differ from those of an uninterrupted run")
+    run.write("environment.json", now)
     return replace(context, attempt=attempt)
+
+
+def last_code(run: RunDir) -> Optional[str]:
+    """Return the digest of the code of the last attempt; None if it is unknown."""
+    try:
+        return (run.read("environment.json") or {}).get("code")
+    except ConfigError:  # damaged; it is written anew
+        return None
 
 
 def wait_for_orphans(run: RunDir, signals: Signals) -> None:
