@@ -43,8 +43,11 @@ def prepare(data: Data, workers: Optional[int] = None) -> Dict[str, Any]:
     """
     try:
         packed = _find_or_pack(data, workers)
+        where = f"data.root={data.root}" if data.root else f"data={data.kind}"
+        if data.on_bad == "error":
+            manifest.refuse_bad(packed, where)
         if not data.allow_duplicates:
-            manifest.refuse_copies(packed, f"data.root={data.root}" if data.root else f"data={data.kind}")
+            manifest.refuse_copies(packed, where)
         return packed
     except ConfigError as error:  # file names may hold line ends and control characters
         raise ConfigError("".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error))) from None

@@ -63,7 +63,7 @@ def _digits_tree(classes: List[str]) -> Tree:
 def imagefolder(data: Data, workers: Optional[int]) -> PackJob:
     """Return the job that packs data.root. Raises ConfigError if it is not a folder of images."""
     tree, fingerprint = list_folder(data)
-    identity = {"classes": tree.classes, "source": fingerprint, "on_bad": data.on_bad, "root": absolute(data.root)}
+    identity = {"classes": tree.classes, "source": fingerprint, "root": absolute(data.root)}
     if "train" in tree.splits:  # a set with its own splits does not depend on these settings
         identity.update(test_share=None)
     if "val" in tree.splits:

@@ -74,7 +74,9 @@ class Survey:
         if not self.sizes:
             return "no readable image"
         smallest, median, largest = self.sizes[0], self.sizes[len(self.sizes) // 2], self.sizes[-1]
-        of = "" if len(self.sizes) == self.images else f"of {len(self.sizes):,} files that were read: "
+        of = "" if len(self.sizes) == self.images else f"{len(self.sizes):,} of {self.images:,} images read: "
+        if smallest[:3] == largest[:3]:
+            return f"{of}all {smallest}"
         return f"{of}smallest {smallest}, median {median}, largest {largest} ({largest.name})"
 
 

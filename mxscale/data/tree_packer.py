@@ -112,10 +112,7 @@ class _Packer:
                 result, left = next(results)
                 if isinstance(result, BadImage):
                     if self.data.on_bad == "error":
-                        raise ConfigError(
-                            f"{self.tree.where}: cannot use {item.name} ({result.reason}): replace it, or set "
-                            "data.on_bad=skip, which lists all bad images"
-                        )
+                        raise manifest.unusable(self.tree.where, item.name, result.reason)
                     if not left:
                         journal.add([item.id, result.reason])
                     self.bad[item.id] = {"path": item.name, "reason": result.reason}

@@ -163,7 +163,7 @@ class Choices:
             self._checkpoints(images, rate)
             if config.budget.dry_run:
                 throughput = round(rate / statistics.mean(OVERHEAD), 1)
-                reason = f"measured: {rate:,.0f} without input and exchange"
+                reason = f"expected: {rate:,.0f} were measured without input and exchange"
                 self._choose(reason, {"budget.images_per_s": throughput})
 
     def _checkpoints(self, images: int, rate: float) -> None:
@@ -172,7 +172,8 @@ class Choices:
         if epoch.slow > CHECKPOINT_MINUTES:
             steps = images / self.settings["batch.per_device"] / self.ranks * CHECKPOINT_MINUTES / epoch.slow
             every = float(f"{steps:.1g}")  # the same if the rate is measured again
-            self._choose(f"an epoch takes {epoch}", {"checkpoint.every_steps": max(1, int(every))})
+            reason = f"a checkpoint about every {CHECKPOINT_MINUTES:g} min"
+            self._choose(reason, {"checkpoint.every_steps": max(1, int(every))})
 
     def _candidates(self) -> Sequence[Tuple[str, int]]:
         """Return the networks and sizes that the open settings and the images leave, by their cost; none: no choice."""
@@ -195,21 +196,24 @@ class Choices:
     def _network_and_size(self, images: int) -> Optional[float]:
         """Choose the costliest candidate that trains on `images` in the time, or the first one; return its rate."""
         limit = self.config.budget.minutes or MINUTES
-        best, reason = None, f"for images of {self.found.short_side} px, within {limit:g} min"
+        best, within = None, f"within {limit:g} min"
         for name, size in self._candidates():
             rate = self.rate(name, size, self.settings["batch.per_device"])
             takes = minutes(images, rate)
-            if best and takes.slow > limit:
-                reason += f" ({name} at {size} px: {takes})"
+            if takes.slow > limit and best:
+                within += f" ({name} at {size} px: {takes})"
                 break
             best = name, size, rate
+            if takes.slow > limit:
+                within = f"the quickest; {limit:g} min do not suffice"
+                break
         if best is None:
             return None
         name, size, rate = best
         margin = size if self.scans else round(size * 8 / 7)
         own = {"model.input": "normalisation"} if self.settings["model.pretrained"] else {"model.name": name}
         sizes = {"data.image_size": size, "data.pack_short_side": margin, "data.eval_resize": margin}
-        self._choose(reason, {**own, **sizes})
+        self._choose(f"for images of {self.found.short_side} px, {within}", {**own, **sizes})
         return rate
 
 
@@ -256,6 +260,7 @@ class MeasuredRates:
             known = {}
         if key in known:
             return known[key]
+        echo(f"measuring {name} at {size} px on this machine")
         others, rate = OtherPrograms(), self._measured(name, size, batch)
         busy = remark(others.share())
         if busy:

@@ -58,8 +58,8 @@ class Pace:
 
     Args:
         every: Steps between two validations.
-        validation: What one takes, in steps, as long as none has been measured.
-        test: What the test takes, in validations.
+        validation: The images of one over those of a step.
+        test: The images of the test over those of a validation.
     """
 
     def __init__(self, every: int, validation: float = 0.0, test: float = 0.0):
@@ -70,11 +70,11 @@ class Pace:
 
     @classmethod
     def of(cls, plan: Plan, config: Config) -> "Pace":
-        """Return that of a run; the forward pass is about a third of a step."""
+        """Return that of a run."""
         images = {name: split.count for name, split in plan.splits.items()}
         val = images.get("val", 0)
         every = config.validate_every * plan.sizes.steps_per_epoch
-        return cls(every, val / plan.sizes.global_batch / 3, images.get("test", 0) / max(1, val))
+        return cls(every, val / plan.sizes.global_batch, images.get("test", 0) / max(1, val))
 
     def add(self, step: int, at_s: float) -> None:
         """Add a line of metrics."""
@@ -86,7 +86,7 @@ class Pace:
         self.last = step, at_s
 
     def left(self, remaining: int, open_steps: int = 0, open_s: float = 0.0) -> str:
-        """Return the time until the end, as an interval of twice its standard error if the steps varied.
+        """Return the time until the end; from three intervals on, plus and minus twice its standard error.
 
         Args:
             remaining: Steps still to come.
@@ -98,13 +98,16 @@ class Pace:
             return ""
         count, done = len(intervals), sum(steps for steps, _ in intervals)
         step_s = sum(seconds for _, seconds in intervals) / done
-        validation_s = statistics.mean(self.validations_s or [self.validation * step_s])
+        # Before one was measured: an image's forward pass takes a quarter to a third of its step
+        assumed_s = [self.validation * step_s / 4, self.validation * step_s / 3]
+        validation_s = [statistics.mean(self.validations_s)] * 2 if self.validations_s else assumed_s
         # The variance of a step's time, from that of the intervals, and with it that of the sum of the remaining ones
         squares = sum((seconds - steps * step_s) ** 2 / steps for steps, seconds in intervals)
-        error = math.sqrt(squares / (count - 1) * (remaining + remaining**2 / done)) if count > 1 else 0.0
-        expected = remaining * step_s + (math.ceil(remaining / self.every) + self.test) * validation_s
-        bounds = (max(0.0, expected + sign * 2 * error) for sign in (-1, 1))
-        return f"{' to '.join(dict.fromkeys(map(tqdm.format_interval, bounds)))} left"
+        error = math.sqrt(squares / (count - 1) * (remaining + remaining**2 / done)) if count > 2 else 0.0
+        evaluations = math.ceil(remaining / self.every) + self.test
+        expected = [remaining * step_s + evaluations * seconds for seconds in validation_s]
+        bounds = (max(0.0, expected[0] - 2 * error), expected[1] + 2 * error)
+        return f"{'about ' * (count < 3)}{' to '.join(dict.fromkeys(map(tqdm.format_interval, bounds)))} left"
 
 
 class Progress:
@@ -119,6 +122,7 @@ class Progress:
         self.shown, self.step, self.printed = {}, 0, time.monotonic()
         self.bar: Optional[tqdm] = None
         self.first: Optional[int] = None  # step of the attempt's first line
+        self.validated: Optional[int] = None  # step of the last validation
         self.pace, self.others = Pace.of(plan, run.config()), OtherPrograms()
         self.last_at = self.stop_asked_at = None  # in seconds: of the last line, of a stop request
         self.run = run
@@ -129,6 +133,7 @@ class Progress:
             self.shown.update(line["metrics"], **self.cost_at(line))
             self.pace.add(line["step"], line["time_ms"] / 1000)
             self.step, self.last_at = line["step"], time.monotonic()
+            self.validated = self.step if "val/top1" in line["metrics"] else self.validated
             self.first = self.step if self.first is None else self.first
             if sys.stderr.isatty():
                 self._move_bar()
@@ -173,7 +178,7 @@ class Progress:
             return self._progress()
         self.step = max(self.step, self.first + now["steps"])
         if self.step >= self.sizes.total_steps:
-            return "last validation and test under way"
+            return "test under way" if self.validated == self.step else "last validation and test under way"
         if now["idle_s"] < least_s:
             return self._progress()
         phase, since = now["phase"], f"under way for {now['idle_s']:.0f} s"

@@ -29,17 +29,6 @@ def normalised_convolution(
     )
 
 
-class GlobalMean(nn.HybridBlock):
-    """Maps (n, channels, height, width) to their means (n, channels).
-
-    In Small, GlobalAvgPool2D makes oneDNN compute the backward pass of the pooling and of three batch normalisations
-    in its reference kernels where the processor has AVX-512: a third of a step (bench/kernels.py).
-    """
-
-    def hybrid_forward(self, F, x):
-        return F.mean(x, axis=(2, 3))
-
-
 class BottleneckV1b(nn.HybridBlock):
     """1x1, 3x3 with the stride, 1x1, without biases ("v1.5", GluonCV's `_v1b`), as in torchvision's and timm's weights.
 
@@ -107,7 +96,7 @@ class Small(Classifier):
                     stage.add(BasicBlockV1(width, 1, in_channels=width, prefix=""))
                 self.features.add(stage)
                 channels = width
-            self.features.add(GlobalMean())
+            self.features.add(nn.GlobalAvgPool2D(), nn.Flatten())
             self.output = nn.Dense(classes, in_units=channels)
 
 

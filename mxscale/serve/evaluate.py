@@ -16,6 +16,7 @@ from mxscale.data.images import BadImage
 from mxscale.data.reader import decoder
 from mxscale.data.reader.records import RecordFile
 from mxscale.data.recordio import BadRecords
+from mxscale.data.workers import Progress
 from mxscale.models.model_card import ModelCard
 from mxscale.rendering import page
 from mxscale.rundir.directory import RunDir
@@ -176,16 +177,18 @@ def _mistakes(predictor: Predictor, images: Images, tally: Tally) -> Iterator[Mi
         except (OSError, BadRecords, BadImage) as error:
             raise ConfigError(f"{images.name_of(record)}: {error}") from None
 
-    for batch in predictor.predict(range(len(labels)), pixels):
-        if not np.isfinite(batch.logits).all():
-            name = images.name_of(batch.items[0])
-            raise ConfigError(f"the network's scores are not finite, first in the batch from {name} on")
-        log_probabilities = log_softmax(batch.logits)
-        predicted = tally.add(log_probabilities, labels[batch.items])
-        for place in np.flatnonzero(predicted != labels[batch.items]):
-            record, confidence = batch.items[place], float(np.exp(log_probabilities[place, predicted[place]]))
-            name = images.name_of(record)
-            yield Mistake(confidence, record, name, labels[record], predicted[place], batch.pixels[place])
+    with Progress(f"evaluating {images.name}", len(labels), " images") as bar:
+        for batch in predictor.predict(range(len(labels)), pixels):
+            bar.add(len(batch.items))
+            if not np.isfinite(batch.logits).all():
+                name = images.name_of(batch.items[0])
+                raise ConfigError(f"the network's scores are not finite, first in the batch from {name} on")
+            log_probabilities = log_softmax(batch.logits)
+            predicted = tally.add(log_probabilities, labels[batch.items])
+            for place in np.flatnonzero(predicted != labels[batch.items]):
+                record, confidence = batch.items[place], float(np.exp(log_probabilities[place, predicted[place]]))
+                name = images.name_of(record)
+                yield Mistake(confidence, record, name, labels[record], predicted[place], batch.pixels[place])
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -97,7 +97,7 @@ def summary(evaluated: Evaluated, path: Path) -> str:
     lines = [("evaluated", f"{tally.images:,} {evaluated.read} of {evaluated.split}")]
     lines += [(name.replace("top", "top-"), f"{metrics[name]:.2f} %") for name in ("top1", "top5") if name in metrics]
     if evaluated.in_training is not None:
-        lines.append(("training", f"{evaluated.in_training:.2f} %, of the packed images"))
+        lines.append(("in the run", f"{evaluated.in_training:.2f} %: of the packed, resized copies of these images"))
     lines += [("loss", f"{metrics['loss']:.4f} nats"), ("macro f1", f"{metrics['f1']:.4f}")]
     lines += [("calibration", f"expected error {metrics['ece']:.4f}")]
     for label, predicted, count in tally.most_confused(3):
@@ -112,7 +112,7 @@ def as_html(evaluated: Evaluated, drawn: Sequence[Drawn], classes: List[list], c
         (f"{metrics[key]:.2f} %", label) for key, label in (("top1", "top-1"), ("top5", "top-5")) if key in metrics
     ]
     if evaluated.in_training is not None:
-        tiles.append((f"{evaluated.in_training:.2f} %", "top-1 in training, of packed copies"))
+        tiles.append((f"{evaluated.in_training:.2f} %", "top-1 in the run, of packed copies of these images"))
     tiles += [(f"{metrics['loss']:.4f}", "loss, nats"), (f"{metrics['f1']:.4f}", "F1, mean of classes")]
     tiles += [(f"{metrics['ece']:.4f}", "expected calibration error"), (f"{evaluated.tally.images:,}", "images")]
     pictures = [_pictured(mistake, names) for mistake in evaluated.worst]

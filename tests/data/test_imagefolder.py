@@ -260,6 +260,7 @@ def test_a_link_to_itself_is_named_as_a_bad_image(tmp_path):
     (root / "loop").symlink_to("loop")
     assert "cannot use bee/x.jpg (" in refused(folder_data(root, tmp_path))
     assert pack(folder_data(root, tmp_path, on_bad="skip"))["skipped"][0]["path"] == "bee/x.jpg"
+    assert "cannot use bee/x.jpg (" in refused(folder_data(root, tmp_path))  # though it is packed without it
 
 
 def test_bad_images_can_be_skipped_and_are_recorded(tmp_path):

@@ -20,7 +20,7 @@ def page(tmp_path, monkeypatch, capsys):
     (root / "ant <b>" / "broken.jpg").write_bytes(b"no image")
     argv = ["data", str(root), f"data.cache={tmp_path}", f"output={tmp_path}/page.html", "data.pack_format=png"]
     assert main.main(argv) == 0
-    assert "sizes     of 34 files that were read: smallest 20 x 16" in capsys.readouterr().out
+    assert "sizes     34 of 35 images read: smallest 20 x 16" in capsys.readouterr().out
     return (tmp_path / "page.html").read_text()
 
 

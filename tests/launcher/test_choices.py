@@ -123,7 +123,11 @@ def test_a_survey_counts_images_and_reads_their_sizes(tmp_path):
     found = survey(from_dict({"data": {"kind": "imagefolder", "root": str(root)}}).data)
     assert (found.counts, found.images, found.short_side) == ({"all": [4, 3]}, 7, 16)
     assert found.describe_sizes() == (
-        "of 6 files that were read: smallest 20 x 16, median 20 x 16, largest 3024 x 4032 (bee/large.png)"
+        "6 of 7 images read: smallest 20 x 16, median 20 x 16, largest 3024 x 4032 (bee/large.png)"
+    )
+    (root / "bee" / "large.png").unlink()
+    assert survey(from_dict({"data": {"kind": "imagefolder", "root": str(root)}}).data).describe_sizes() == (
+        "5 of 6 images read: all 20 x 16"
     )
 
 
@@ -146,7 +150,7 @@ def test_a_command_line_is_completed_and_the_choice_printed(tmp_path, monkeypatc
     assert (values["model.name"], values["data.image_size"], values["epochs"]) == ("small", 32, 7)
     printed = capsys.readouterr().out
     crops = "crops keep at least half of an image, half of them mirrored (letters and digits: data.augment.flip=false)"
-    assert printed.startswith(f"chosen    data.augment.scale=[0.5,1.0]: {crops}\n")
+    assert f"chosen    data.augment.scale=[0.5,1.0]: {crops}\n" in printed
     assert "batch.per_device=8: 48 training images, at least 8 steps in an epoch" in printed
     assert "takes     0 to 1 min on this machine" in printed
 

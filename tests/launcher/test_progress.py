@@ -58,7 +58,13 @@ def test_a_long_phase_is_printed_every_30_seconds(watched, capsys):
 def test_the_test_after_the_last_step_is_named(watched, capsys):
     watched.at(0, (40, {**LOSS, "val/top1": 50.0}))
     watched.at(31, phase="validation", idle_s=0.1)
-    assert capsys.readouterr().out.splitlines()[1] == "epoch 2  step 40/40  last validation and test under way"
+    assert capsys.readouterr().out.splitlines()[1] == "epoch 2  step 40/40  test under way"
+
+
+def test_the_validation_after_the_last_step_is_named(watched, capsys):
+    watched.at(0, (40, LOSS))
+    watched.at(31, phase="validation", idle_s=0.1)
+    assert capsys.readouterr().out == "epoch 2  step 40/40  last validation and test under way\n"
 
 
 def test_slow_steps_read_as_slow(watched, capsys):
@@ -70,7 +76,7 @@ def test_slow_steps_read_as_slow(watched, capsys):
 def test_steps_between_two_lines_are_counted_by_the_heartbeat(watched, capsys):
     watched.at(0, (10, LOSS))
     watched.at(31, steps=5, idle_s=2.0)
-    assert capsys.readouterr().out == "epoch 0.75  step 15/40  loss 1.500  02:35 left\n"
+    assert capsys.readouterr().out == "epoch 0.75  step 15/40  loss 1.500  about 02:35 left\n"
 
 
 def test_lines_forecast_the_time_left_from_this_attempt(watched, capsys):
@@ -78,7 +84,7 @@ def test_lines_forecast_the_time_left_from_this_attempt(watched, capsys):
     watched.at(120, (30, {**LOSS, "val/top1": 50.0}))
     watched.at(180, (40, {**LOSS, "val/top1": 60.0}))
     assert capsys.readouterr().out.splitlines() == [
-        "epoch 1.5  step 30/40  loss 1.500  val 50.00 %  01:00 left",
+        "epoch 1.5  step 30/40  loss 1.500  val 50.00 %  about 01:00 left",
         "epoch 2  step 40/40  loss 1.500  val 60.00 %",
     ]
 
@@ -92,27 +98,28 @@ def test_the_time_left_is_an_interval_where_steps_vary():
 
 
 def test_the_time_left_includes_validations_and_the_test():
-    pace = progress.Pace(every=10, validation=5.0, test=2.0)
+    pace = progress.Pace(every=10, validation=12.0, test=2.0)
     pace.add(0, 0)
     pace.add(5, 5)
-    assert pace.left(15) == "00:35 left"  # 15 steps, two validations and a test, a validation as long as 5 steps
+    # 15 steps, two validations and a test as long as two: each takes a quarter to a third of 12 steps
+    assert pace.left(15) == "about 00:27 to 00:31 left"
     pace.add(10, 10)
     pace.add(10, 20)
-    assert pace.left(10) == "00:40 left"  # a validation takes 10 s
+    assert pace.left(10) == "about 00:40 left"  # a validation takes 10 s
 
 
 def test_a_line_tells_that_other_programs_use_the_cores(watched, capsys):
     watched.busy = 40.0
     watched.at(0, (0, {}))
     watched.at(60, (20, {**LOSS, "val/top1": 50.0}))
-    assert capsys.readouterr().out.endswith("01:00 left  other programs use 40 % of the cores\n")
+    assert capsys.readouterr().out.endswith("about 01:00 left  other programs use 40 % of the cores\n")
 
 
 def test_an_epoch_is_printed_once_with_its_validation(watched, capsys):
     watched.at(0, (0, {}))
     watched.at(40, (20, LOSS))
     watched.at(45, (20, {"val/top1": 50.0}))
-    assert capsys.readouterr().out.splitlines() == ["epoch 1  step 20/40  loss 1.500  val 50.00 %  00:45 left"]
+    assert capsys.readouterr().out.splitlines() == ["epoch 1  step 20/40  loss 1.500  val 50.00 %  about 00:45 left"]
 
 
 def test_after_a_stop_request_lines_say_what_it_waits_for(watched, capsys):

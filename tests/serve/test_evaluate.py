@@ -215,7 +215,7 @@ def test_the_accuracy_of_training_is_printed_beside_that_of_the_files(tally):
     evaluated = Evaluated(card, "test", "images", tally, [], [])
     assert "training" not in evaluation_report.summary(evaluated, Path("x"))
     text = evaluation_report.summary(evaluated._replace(in_training=76.625), Path("x"))
-    assert re.search(r"^  training +76.62 %, of the packed images$", text, re.MULTILINE)
+    assert re.search(r"^  in the run +76.62 %: of the packed, resized copies of these images$", text, re.MULTILINE)
 
 
 def test_files_are_evaluated_as_they_are_predicted(tmp_path):
