@@ -90,10 +90,10 @@ def test_the_onnx_example_prints_the_classes_of_predict(tmp_path, monkeypatch, c
 def test_the_readmes_commands_use_a_trained_network(shared_cli):
     folder = shared_cli.folder.parent
     shared_cli("train", "launch.ranks=1")
-    exported.photographs(folder / "photos", 3)
+    exported.photographs(folder / "new", 3)
     (block,) = [block for block in blocks(ROOT / "README.md", "") if "mxscale predict" in block]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "HOME": str(folder)}  # the folder of photos/
+    environment = {**os.environ, "PATH": path, "HOME": str(folder)}  # the folder of new/
     done = subprocess.run(["bash", "-ec", block], cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (folder / "found.html").exists() and list(folder.glob("runs/train/*/model.onnx"))
