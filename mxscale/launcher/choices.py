@@ -89,8 +89,9 @@ def choose(config: Config, is_set: Callable[[str], bool]) -> Dict[str, Any]:
         reasons.setdefault(reason, []).append(f"{key}={value}".replace(" ", ""))
     for number, (reason, settings) in enumerate(reasons.items()):
         echo(f"{'' if number else 'chosen':<9} {' '.join(settings)}: {reason}")
-    if found.imbalance() and not is_set("class_weights"):
-        echo(f"classes   {found.imbalance()} (to weigh all alike: class_weights=balanced)")
+    uneven = found.imbalance()
+    if uneven and not is_set("class_weights"):
+        echo(f"classes   {uneven} (to weigh all alike: class_weights=balanced)")
     if choices.takes:
         echo(f"takes     {choices.takes} on this machine")
     return {key: choice.value for key, choice in chosen.items()}

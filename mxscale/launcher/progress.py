@@ -133,7 +133,8 @@ class Progress:
             self.shown.update(line["metrics"], **self.cost_at(line))
             self.pace.add(line["step"], line["time_ms"] / 1000)
             self.step, self.last_at = line["step"], time.monotonic()
-            self.validated = self.step if "val/top1" in line["metrics"] else self.validated
+            if "val/top1" in line["metrics"]:
+                self.validated = self.step
             self.first = self.step if self.first is None else self.first
             if sys.stderr.isatty():
                 self._move_bar()

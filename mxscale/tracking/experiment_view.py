@@ -31,8 +31,3 @@ def tag() -> Dict[str, str]:
     }
     view = {"name": KEY, "createdAt": CREATED_MS, "updatedAt": CREATED_MS, "state": json.dumps(state)}
     return {TAG: json.dumps(view)}
-
-
-def page(experiment_id: str) -> str:
-    """Return the address of the view, relative to that of the server."""
-    return f"#/experiments/{experiment_id}/runs?viewStateShareKey={KEY}&{TRAINING_SIDE}"
