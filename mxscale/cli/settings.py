@@ -178,7 +178,7 @@ def merge_for_rerun(recorded: rerun.RecordedRun, values: dict, overrides) -> Con
     merged, composed = {**flatten(to_dict(recorded.config)), **recorded.resolved}, flatten(values)
     if values["entry"] != recorded.config.entry:
         entry = recorded.config.entry
-        raise ConfigError(f"{recorded.source}: that run is one of {entry}.py: python {entry}.py {recorded.source}")
+        raise ConfigError(f"{recorded.source}: that run is one of {entry}: mxscale {entry} {recorded.source}")
     usual = flatten(to_dict(Config()))
     taken = {"rerun.run", "rerun.strict", "runs", "resume", "tracking.enabled", "tracking.uri", "tracking.timeout_s"}
     for override in overrides:

@@ -93,7 +93,7 @@ def data(values: dict, options: DataPage) -> None:
     config = _as_a_run({**values, "entry": "finetune", "data": images, "model": weights})
     from mxscale.diagnose import data_page
 
-    data_page.main(config, options.output)
+    data_page.main(config, options.output or f"{config.runs}/data.html")
 
 
 def _validated(values: dict) -> Config:

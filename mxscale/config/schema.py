@@ -20,7 +20,7 @@ from mxscale.config.training_settings import Batch, Checkpoint, Comm, Data, Mode
 class Config:
     """All settings of a run."""
 
-    entry: str = setting("train", "kind of job; set by train.py and finetune.py", choices=("train", "finetune"))
+    entry: str = setting("train", "kind of job; mxscale train or mxscale finetune", choices=("train", "finetune"))
     name: str = setting(
         "run", "part of the name of its directory", pattern=r"(?!\.{1,2}\Z)[^/]+", form="a plain file name"
     )

@@ -130,7 +130,9 @@ class InputRates:
 @dataclass(frozen=True)
 class DataPage:
     root: Optional[str] = setting(None, "folder of images, as data.root", required="mxscale data ROOT")
-    output: str = setting("data.html", "page to write", pattern="(?s).+\\.html", form="a name that ends in .html")
+    output: Optional[str] = setting(
+        None, "page to write; null: RUNS/data.html", pattern="(?s).+\\.html", form="a name that ends in .html"
+    )
 
 
 @dataclass(frozen=True)

@@ -255,6 +255,13 @@ def describe(price: Price) -> str:
     return f"{line}, {_money(price, second)} at {price.usd_per_eur:.10g} USD/EUR of {price.fx_date}"
 
 
+def least_billed(price: Price) -> str:
+    """Return the end of a line: what a start is billed at least, until which the cost of a run stands still."""
+    if price.billing == "per_hour":
+        return ", billed by started hours"
+    return f", at least {price.minimum_s:g} s billed" if price.minimum_s else ""
+
+
 def amount(value: float) -> str:
     """Return an amount of money with four decimals, or with two significant digits if it is smaller than 0.001."""
     decimals = 4 if value == 0 or abs(value) >= 0.001 else 1 - math.floor(math.log10(abs(value)))

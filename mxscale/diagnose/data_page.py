@@ -1,5 +1,6 @@
 """`mxscale data ROOT`: a page on a folder of images: counts, sizes, samples, and a batch as the network sees it."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
@@ -34,6 +35,7 @@ def main(config: Config, output: str) -> None:
     file = Path(output)
     page.save({file.name: page.render(TEMPLATE, **facts(config, found, packed))}, [], file.parent)
     echo(f"sizes     {found.describe_sizes()}\npage      {output}")
+    echo(f"next: mxscale finetune data=imagefolder {shlex.quote(f'data.root={config.data.root}')}")
 
 
 def facts(config: Config, found: Survey, packed: Dict[str, Any]) -> Dict[str, Any]:

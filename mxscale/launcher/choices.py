@@ -93,7 +93,7 @@ def choose(config: Config, is_set: Callable[[str], bool]) -> Dict[str, Any]:
     if uneven and not is_set("class_weights"):
         echo(f"classes   {uneven} (to weigh all alike: class_weights=balanced)")
     if choices.takes:
-        echo(f"takes     {choices.takes} on this machine")
+        echo(f"training  {choices.takes} on this machine")
     return {key: choice.value for key, choice in chosen.items()}
 
 

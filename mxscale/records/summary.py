@@ -1,6 +1,7 @@
 """The figures of a whole run, from its metrics file: summary.json and the final table."""
 
 import statistics
+import time
 from typing import Dict, Mapping, Optional
 
 from mxscale.cost import prices, run_cost
@@ -90,7 +91,7 @@ def table(run: RunDir, view: Optional[str] = None) -> str:
         ("busy machine", _others(run)),
         ("scaling efficiency", earlier_runs.described(run, summary)),
         ("waiting for data", shown(figures, "time/data_wait_median", "{:.1%} of the time (median)")),
-        ("wall time", shown(figures, "time/wall_s", "{:.1f} s")),
+        ("wall time", _wall_time(run, figures)),
         ("billed", prices.billed(price, figures.get("time/wall_s", 0.0), _amounts(figures, "cost/total_{}"))),
         ("cost", cost(figures, "cost/total_{}") or f"unknown: {price.why or 'no price'}"),
         ("cost to target", _to(figures)),
@@ -107,7 +108,17 @@ def table(run: RunDir, view: Optional[str] = None) -> str:
 def _early_end(run: RunDir) -> Optional[str]:
     """Return why a finished run ended before its last step, and at which."""
     status = run.status()
-    return f"{status.reason}, at step {status.step}" if status.state == FINISHED and status.reason else None
+    if status.state != FINISHED or not status.reason:
+        return None
+    return f"{status.reason}, at step {status.step} of {run.plan().sizes.total_steps}"
+
+
+def _wall_time(run: RunDir, figures: dict) -> Optional[str]:
+    """Return the time of all attempts, and when the last one ended by this machine's clock."""
+    if "time/wall_s" not in figures:
+        return None
+    ended = time.localtime(run.attempts[-1].ended_ms / 1000)
+    return f"{figures['time/wall_s']:.1f} s, ended {time.strftime('%Y-%m-%d %H:%M:%S', ended)}"
 
 
 def _others(run: RunDir) -> Optional[str]:

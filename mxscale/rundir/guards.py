@@ -25,7 +25,7 @@ class DiskFailed(RunFailed):
 
 
 def resume_command(run: RunDir, config: Config) -> str:
-    return shlex.join(["python", f"{config.entry}.py", f"resume={run.path}"])
+    return shlex.join(["mxscale", config.entry, f"resume={run.path}"])
 
 
 def check_present(run: RunDir) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
@@ -18,6 +19,7 @@ from mxscale.util import csv_tables, text_table
 
 LARGEST_LABELLED = 40  # classes whose names fit beside a confusion matrix
 LARGEST_COUNTED = 15  # classes whose counts fit into its cells
+CONFUSED = 10  # pairs of classes that the page lists
 
 
 class Mistake(NamedTuple):
@@ -115,17 +117,25 @@ def as_html(evaluated: Evaluated, drawn: Sequence[Drawn], classes: List[list], c
         tiles.append((f"{evaluated.in_training:.2f} %", "top-1 in the run, of packed copies of these images"))
     tiles += [(f"{metrics['loss']:.4f}", "loss, nats"), (f"{metrics['f1']:.4f}", "F1, mean of classes")]
     tiles += [(f"{metrics['ece']:.4f}", "expected calibration error"), (f"{evaluated.tally.images:,}", "images")]
-    pictures = [_pictured(mistake, names) for mistake in evaluated.worst]
+    shared = _folder_of(evaluated)
+    pictures = [_pictured(mistake, names, len(shared)) for mistake in evaluated.worst]
     return page.render(
         TEMPLATES / "evaluation.html", evaluated=evaluated, tiles=tiles, figures=drawn, classes=classes,
-        confused=confused, pictures=pictures,
+        confused=confused[:CONFUSED], pictures=pictures, folder=_as_utf8(shared),
     )  # fmt: skip
 
 
-def _pictured(mistake: Mistake, names: Sequence[str]) -> Dict[str, Any]:
-    predicted = names[mistake.predicted]
-    lines = [f"{predicted} {mistake.confidence:.1%}", f"is {names[mistake.label]}"]
-    return picture(_as_utf8(mistake.name), mistake.pixels, predicted, mistake.confidence, lines)
+def _folder_of(evaluated: Evaluated) -> str:
+    """Return the folder of all the files that a page shows, with its final separator; "" if there is none."""
+    if evaluated.read != "images" or not evaluated.worst:
+        return ""
+    return os.path.join(os.path.commonpath([os.path.dirname(one.name) for one in evaluated.worst]), "")
+
+
+def _pictured(mistake: Mistake, names: Sequence[str], shared: int) -> Dict[str, Any]:
+    predicted, label = names[mistake.predicted], names[mistake.label]
+    lines = [f"predicted {predicted}, {mistake.confidence:.1%}", f"labelled {label}"]
+    return picture(_as_utf8(mistake.name[shared:]), mistake.pixels, predicted, mistake.confidence, lines)
 
 
 def figures(evaluated: Evaluated) -> List[Drawn]:

@@ -166,7 +166,7 @@ def directory_of(config: Config, run: Recorded, source: str) -> Optional[RunDir]
         ConfigError: Another program recorded the run. The message starts with `source`.
     """
     if "mxscale.dir" not in run.tags:
-        raise ConfigError(f"{source}: that run is not one of train.py or finetune.py")
+        raise ConfigError(f"{source}: that run is not one of train or finetune")
     there = Path(run.tags["mxscale.dir"])
     # In a container, and where `runs` is mounted elsewhere, the directory has another path
     for path in (there, Path(config.runs, *there.parts[-2:])):

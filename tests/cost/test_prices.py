@@ -308,6 +308,18 @@ def test_description_of_a_price(fields, text):
 
 
 @pytest.mark.parametrize(
+    "fields, text",
+    [
+        ({"provider": "custom", "usd_per_hour": 2.0}, ", at least 60 s billed"),
+        ({"provider": "custom", "usd_per_hour": 2.0, "billing": "per_hour"}, ", billed by started hours"),
+        ({"provider": "owned", **DGX}, ""),
+    ],
+)
+def test_the_least_bill_of_a_start_is_named(fields, text):
+    assert prices.least_billed(freeze(**fields)) == text
+
+
+@pytest.mark.parametrize(
     "seconds, setup_minutes, fields, text",
     [
         (90.0, 0, {}, None),

@@ -20,7 +20,9 @@ def page(tmp_path, monkeypatch, capsys):
     (root / "ant <b>" / "broken.jpg").write_bytes(b"no image")
     argv = ["data", str(root), f"data.cache={tmp_path}", f"output={tmp_path}/page.html", "data.pack_format=png"]
     assert main.main(argv) == 0
-    assert "sizes     34 of 35 images read: smallest 20 x 16" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "sizes     34 of 35 images read: smallest 20 x 16" in printed
+    assert printed.endswith(f"next: mxscale finetune data=imagefolder data.root={root}\n")
     return (tmp_path / "page.html").read_text()
 
 

@@ -152,7 +152,7 @@ def test_a_command_line_is_completed_and_the_choice_printed(tmp_path, monkeypatc
     crops = "crops keep at least half of an image, half of them mirrored (letters and digits: data.augment.flip=false)"
     assert f"chosen    data.augment.scale=[0.5,1.0]: {crops}\n" in printed
     assert "batch.per_device=8: 48 training images, at least 8 steps in an epoch" in printed
-    assert "takes     0 to 1 min on this machine" in printed
+    assert "training  0 to 1 min on this machine" in printed
 
 
 def test_the_choice_names_mirrored_crops(tmp_path, monkeypatch, capsys):

@@ -167,7 +167,7 @@ def test_sigterm_during_a_restart_stops_the_run(cli):
     process.send_signal(signal.SIGTERM)
     ended = cli.ended(process, expect=75, timeout=30)
     assert run.read("status.json")["state"] == KILLED
-    assert f"python train.py resume={run}" in ended.out
+    assert f"mxscale train resume={run}" in ended.out
     assert {line["attempt"] for line in run.lines()} == {1}
     assert not rank_pids(run)
 
@@ -199,7 +199,7 @@ def test_full_disk_without_a_free_byte_is_one_line(cli, disk):
             file.write(bytes(1024))
     ended = cli.ended(process, expect=1, timeout=60)
     assert re.search("No space left|not written", last_error(ended))
-    assert f"python train.py resume={run}" in ended.out + ended.err
+    assert f"mxscale train resume={run}" in ended.out + ended.err
     assert checkpoints.newest(run.checkpoints) is not None
     assert not rank_pids(run)
 
@@ -315,7 +315,7 @@ def test_no_credential_in_command_lines_or_ranks(stopped_sweep):
 def test_a_closed_stdout_does_not_end_the_run(cli, unbroken):
     process = cli.start("train", *CASE)
     run = cli.run_of(process)
-    process.stdout.close()  # as of `python train.py | head -1`
+    process.stdout.close()  # as of `mxscale train | head -1`
     process.stderr.close()
     assert process.wait(60) == 0
     status = run.read("status.json")
@@ -338,7 +338,7 @@ def test_a_second_sigterm_ends_at_once(stopped_sweep):
     run, ended, seen = stopped_sweep
     assert seen["seconds"] < 60  # of 120 that ranks have to write their checkpoint
     assert run.read("status.json")["state"] == KILLED
-    assert f"python train.py resume={run}" in ended.out
+    assert f"mxscale train resume={run}" in ended.out
     assert not rank_pids(run)
 
 
@@ -367,7 +367,7 @@ def test_run_stopped_while_packing_resumes(cli, tmp_path):
     (path,) = (cli.folder / "train").iterdir()
     run = RunDir(path)
     assert run.read("status.json")["state"] == KILLED
-    assert f"python train.py resume={run}" in ended.out
+    assert f"mxscale train resume={run}" in ended.out
     assert cli("train", f"resume={run}", small=False).status["step"] == 1
 
 
