@@ -28,10 +28,10 @@ from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError, RunFailed
 
-WARMUP, TIMED = 2, 6  # steps
+WARMUP, TIMED = 2, 10  # steps: of photographs, one differs from the next by 5 %
 LEAST_S = 3.0  # of timed steps: where they take less, a second short run takes more of them
 SHARE = 0.03  # of the time left, for a second short run
-RESERVE = 0.04  # of the time left, at least, for what goes slower than measured
+RESERVE = 0.02  # of the time left, at least, for what goes slower than measured
 
 
 class Durations(NamedTuple):

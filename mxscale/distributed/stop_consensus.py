@@ -1,4 +1,4 @@
-"""Stop consensus: rank 0 passes on its parent's stop request, and all ranks stop after the same step.
+"""Stop consensus: rank 0 passes on its parent's request, and all ranks stop after the same step.
 
 A scheduler preempts a run by a signal to one process, and its ranks read the stop request at different times. A rank
 that stopped alone would leave the others waiting in the next step's exchange, and no checkpoint would be written.
@@ -6,10 +6,19 @@ that stopped alone would leave the others waiting in the next step's exchange, a
 
 import time
 from collections import deque
+from enum import IntEnum
 from typing import Callable
 
 EVERY_S = 0.25  # between two rounds if steps are shorter
 MOST_STEPS = 20  # between two rounds
+
+
+class Request(IntEnum):
+    """What the parent asks its ranks for."""
+
+    NONE = 0
+    STOP = 1  # write a checkpoint and end, to be resumed
+    FINISH = 2  # take this step for the last one
 
 
 class StopConsensus:
@@ -19,10 +28,10 @@ class StopConsensus:
     the steps, so it sends with each round the number of steps until the next one.
 
     Args:
-        requested: Returns whether the parent asked to stop. Rank 0's answer counts.
+        requested: Returns what the parent asks for. Rank 0's answer counts.
     """
 
-    def __init__(self, comm, requested: Callable[[], bool]):
+    def __init__(self, comm, requested: Callable[[], int]):
         self.comm, self.requested = comm, requested
         self.pending = None  # the round under way
         self.proposed_at, self.due = None, 0  # steps
@@ -44,13 +53,13 @@ class StopConsensus:
         proposal = [self.requested(), self._steps_to_the_next()] if self.comm.rank == 0 else [0, 0]
         self.pending = self.comm.total_later(proposal, "stop")
 
-    def agreed(self) -> bool:
-        """Return whether to stop, the same on all ranks, after a step's work is dispatched. A collective."""
+    def agreed(self) -> Request:
+        """Return the request, the same on all ranks, after a step's work is dispatched. A collective."""
         if self.pending is None:
-            return False
+            return Request.NONE
         (requested, steps), self.pending = self.pending(), None
         self.due = self.proposed_at + int(steps)
-        return bool(requested)
+        return Request(int(requested))
 
     def _steps_to_the_next(self) -> int:
         if len(self.step_s) < self.step_s.maxlen:

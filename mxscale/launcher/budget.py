@@ -1,9 +1,10 @@
 """The budget of a run: `budget.max_usd`, `max_eur` and `minutes`. A run stops before it exceeds one of them.
 
-A run that is expected to end in time goes on. Else the ranks are asked to stop, as by a signal, while there is time for
-what a stop takes: two steps, a batch of an interrupted validation, a checkpoint, the end of the processes. Each is
-estimated by the longest recent duration times 1.5. Ranks that are still running `shutdown_s` before the bound are
-killed; their last checkpoint stays.
+A run that is expected to end in time goes on. If only its last steps exceed the bound, a training whose schedule was
+fitted to it (epochs=auto) ends without them, and is finished: with validation and test. Else the ranks are asked to
+stop, as by a signal, while there is time for what a stop takes: two steps, a batch of an interrupted validation, a
+checkpoint, the end of the processes. Each is estimated by the longest recent duration times 1.5. Ranks that are still
+running `shutdown_s` before the bound are killed; their last checkpoint stays.
 """
 
 import math
@@ -25,6 +26,7 @@ SHUTDOWN_S = 3.0  # between the ranks' status, or a kill, and the end of their p
 REMOTE_SHUTDOWN_S = 5.0  # more, if ranks of other hosts are ended by ssh
 DEFAULT_S = 3.0  # of a step or a checkpoint before the first was observed
 MARGIN = 1.5  # on observed durations
+OMITTED = 0.25  # of the steps of a fitted training, at most, counted from the last line of metrics
 RECENT = 20  # lines of metrics from which the step time is estimated
 
 
@@ -65,10 +67,22 @@ class BudgetMonitor:
         self.budget, self.shutdown_s = budget, shutdown_s(plan)
         self.deadline = deadline(run, budget, attempt)
         self.durations = Durations(run, plan) if budget.stated else None
+        self.fitted = bool(budget.stated) and run.config().schedule.steps is not None
+        self.finishing = False  # the ranks were asked to end without the last steps
+
+    def should_finish(self) -> bool:
+        """Return whether the ranks have to be asked now to end without the last steps; true once."""
+        if not self.fitted or self.reason or self.finishing:
+            return False
+        self.durations.update()
+        left_s = self.deadline - time.time()
+        in_time = self.durations.finish_s() < left_s or self.durations.finish_now_s() < left_s
+        self.finishing = not in_time and self.durations.steps_left <= OMITTED * self.durations.sizes.total_steps
+        return self.finishing
 
     def should_stop(self) -> bool:
         """Return whether the ranks have to be asked to stop now; true once."""
-        if self.reason or math.isinf(self.deadline):
+        if self.reason or self.finishing or math.isinf(self.deadline):
             return False
         self.durations.update()
         now = time.time()
@@ -84,6 +98,9 @@ class BudgetMonitor:
         self.reason = REASON
         echo(f"{self.budget.stated} is spent: ending the ranks; the last checkpoint is complete")
         return True
+
+    def finish_message(self) -> str:
+        return f"{self.budget.stated} is nearly spent: ending without the last steps"
 
     def stop_message(self) -> str:
         return f"{self.budget.stated} is nearly spent: finishing the step and writing a checkpoint"
@@ -167,18 +184,31 @@ class Durations:
         if 0 < took_s < 3600:  # else the storage has another clock, or an earlier attempt wrote the checkpoint
             self.checkpoint_s = max(self.checkpoint_s or 0.0, took_s)
 
+    @property
+    def steps_left(self) -> int:
+        return self.sizes.total_steps - (self._last["step"] if self._last else 0)
+
     def finish_s(self) -> float:
         """Return the expected time until the run ends by itself; inf if it is unknown."""
         if self.validation_s is None or not self.steps_s:
             return math.inf
-        steps = self.sizes.total_steps - self._last["step"]
-        evaluations_s, checkpoints_s = self.evaluations * self.validation_s, 2 * (self.checkpoint_s or 0.0)
-        return steps * statistics.mean(self.steps_s) + evaluations_s + checkpoints_s + self.shutdown_s
+        return self.steps_left * statistics.mean(self.steps_s) + self._end_s() + self.shutdown_s
+
+    def finish_now_s(self) -> float:
+        """Return the longest time until a run has ended that is asked now to take no further step; inf if unknown."""
+        if self.validation_s is None or not self.steps_s:
+            return math.inf
+        steps = min(2, self.steps_left)  # one is under way, and the request may miss the next
+        return MARGIN * (steps * statistics.mean(self.steps_s) + self._end_s()) + self.shutdown_s
+
+    def _end_s(self) -> float:
+        """Return the time of the last validation and the test, with checkpoints."""
+        return self.evaluations * self.validation_s + 2 * (self.checkpoint_s or 0.0)
 
     def stop_s(self) -> float:
         """Return the longest time until the processes of a run that is asked to stop now have ended."""
         step_s = MARGIN * max(self.steps_s) if self.steps_s else DEFAULT_S
         checkpoint_s = DEFAULT_S if self.checkpoint_s is None else MARGIN * self.checkpoint_s
         # Three steps, or two and a batch of a validation; fewer at the end
-        steps = min(3, self.sizes.total_steps - (self._last["step"] if self._last else 0))
+        steps = min(3, self.steps_left)
         return steps * step_s + checkpoint_s + self.shutdown_s

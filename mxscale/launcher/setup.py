@@ -15,7 +15,7 @@ import psutil
 
 from mxscale.config import signature
 from mxscale.config.networks import NETWORKS
-from mxscale.config.schema import Comm, Config, Launch, Machine, flatten, origin_of, to_dict
+from mxscale.config.schema import Comm, Config, Launch, Machine, flatten, from_dict, origin_of, to_dict, unflatten
 from mxscale.config.sizes import server_count
 from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts, machine
@@ -163,7 +163,7 @@ def begin_attempt(context: RunContext) -> RunContext:
     run.begin_alive(attempt)
     wait_for_orphans(run, context.signals)  # before their status files are removed
     rank_files = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive"), *run.path.glob("ranks/*.images")]
-    for stale in [run.stop_file, run.path / "refused.json", *rank_files]:
+    for stale in [run.stop_file, run.finish_file, run.path / "refused.json", *rank_files]:
         stale.unlink(missing_ok=True)
     started_ms = round(resources.started * 1000)
     started = status.Attempt(attempt, started_ms, resources.price.nodes, continues=resources.continues)
@@ -279,10 +279,10 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
 
 
 def as_signed(run: RunDir, config: Config) -> Config:
-    """Return the config from which the signature is computed: a rerun uses the first run's ranks and threads."""
+    """Return the config from which the signature is computed: a rerun has the first run's `auto` and null."""
     changed, now = (run.read(directory.RERUN) or {}).get("asked", {}), flatten(to_dict(config))
-    launch = {key.partition(".")[2]: was for key, (chosen, was) in changed.items() if now[key] == chosen}
-    return replace(config, launch=replace(config.launch, **launch))
+    asked = {key: was for key, (chosen, was) in changed.items() if now[key] == chosen}
+    return from_dict(unflatten({**now, **asked}))
 
 
 # ---------------------------------------------------------------- what is printed
@@ -315,6 +315,6 @@ def announce(run: RunDir, config: Config, plan: Plan, price: Price) -> None:
         "batch": f"{s.per_device_batch} per device, {s.global_batch} global; effective lr {s.effective_lr:g}",
         "servers": servers and f"{servers}{not_repeatable}",
         "steps": f"{s.total_steps:,} ({s.steps_per_epoch:,} per epoch{rest})",
-        "price": prices.describe(price) if price.known else "unknown",
+        "price": prices.describe(price) + prices.least_billed(price) if price.known else "unknown",
     }
     echo("\n".join(f"{name:<9} {text}" for name, text in rows.items() if text))

@@ -96,6 +96,9 @@ class Supervisor:
             failure = self._start_timeout(now)
             if failure:
                 return failure
+            if self.budget.should_finish():
+                self.run.ask_to_finish()
+                echo(f"\n{self.budget.finish_message()}")
             if self._request_stop(now):
                 progress.stop_asked()
             if self._must_end(now):

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import struct
-from typing import Collection, Dict, List
+from typing import Collection, Dict, Iterator, List
 
 import mxnet as mx
 import numpy as np
@@ -41,26 +41,48 @@ def params_sha256(arrays: Dict[str, np.ndarray]) -> str:
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
         digest.update(f"{name}\0{array.dtype.name}\0{','.join(map(str, array.shape))}\0".encode())
-        digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes(order="C"))
+        digest.update(_little_endian(array))
     return digest.hexdigest()
 
 
-def save(path, arrays: Dict[str, np.ndarray]) -> None:
+def _little_endian(array: np.ndarray) -> np.ndarray:
+    """Return the array in the byte order of files, in C order; without a copy if it is so."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+
+
+def save(path, arrays: Dict[str, np.ndarray]) -> str:
     """Write MXNet's .params container, which `net.load_parameters` and `load` read. Equal arrays give equal bytes.
 
-    If writing fails, `path` is unchanged. Raises OSError.
+    MXNet's own writer does not report every error of a full disk. If writing fails, `path` is unchanged.
+
+    Args:
+        arrays: NDArrays or NumPy arrays by name.
+
+    Returns:
+        The SHA-256 of the file.
+
+    Raises:
+        OSError: A write failed.
     """
-    with replacing(path) as new:
-        try:
-            mx.nd.save(new, {name: _on_cpu(array) for name, array in sorted(arrays.items())})
-        except mx.MXNetError as error:
-            raise OSError(f"{path} could not be written: {str(error).strip().splitlines()[-1]}") from None
+    digest = hashlib.sha256()
+    try:
+        with replacing(path) as new, open(new, "wb") as file:
+            for part in _parts(dict(sorted(arrays.items()))):
+                file.write(part)
+                digest.update(part)
+    except OSError as error:
+        raise OSError(f"{path} could not be written: {error.strerror}") from None
+    return digest.hexdigest()
 
 
 def _on_cpu(array) -> mx.nd.NDArray:
     if isinstance(array, mx.nd.NDArray):
         return array.as_in_context(mx.cpu())
     return mx.nd.array(array, ctx=mx.cpu(), dtype=array.dtype)
+
+
+def _on_host(array) -> np.ndarray:
+    return array.asnumpy() if isinstance(array, mx.nd.NDArray) else array
 
 
 def load(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[str, mx.nd.NDArray]:
@@ -94,6 +116,24 @@ LIST_MAGIC = 0x112
 MAGIC_V1, MAGIC_V2, MAGIC_V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # any other value: the number of axes, MXNet < 0.12
 DTYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "u1", 4: "<i4", 5: "i1", 6: "<i8", 7: "?"}  # mshadow/base.h
 MAX_AXES = 32
+
+
+FLAGS = {np.dtype(dtype): flag for flag, dtype in DTYPES.items()}
+CPU = (1, 0)  # the device of an array: kind and number
+
+
+def _parts(arrays: Dict[str, np.ndarray]) -> Iterator[bytes]:
+    """Yield the content of a container, one after the other."""
+    yield struct.pack("<3Q", LIST_MAGIC, 0, len(arrays))
+    for array in arrays.values():
+        array = _little_endian(_on_host(array))
+        dense, axes = 0, len(array.shape)
+        yield struct.pack(f"<Iii{axes}q", MAGIC_V2, dense, axes, *array.shape)
+        yield struct.pack("<3i", *CPU, FLAGS[array.dtype])
+        yield array.data
+    yield struct.pack("<Q", len(arrays))
+    for name in map(str.encode, arrays):
+        yield struct.pack("<Q", len(name)) + name
 
 
 class _Corrupt(ValueError):
@@ -225,7 +265,7 @@ def _problems(expected: dict, arrays: dict) -> str:
 
 
 def _is_finite(array) -> bool:
-    return np.isfinite(array.asnumpy() if isinstance(array, mx.nd.NDArray) else array).all()
+    return np.isfinite(_on_host(array)).all()
 
 
 def _listed(problems: Dict[str, List[str]]) -> str:

@@ -19,7 +19,7 @@ from mxscale.rerun import comparison
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
-from mxscale.rundir.status import Status
+from mxscale.rundir.status import SPENT, Status
 from mxscale.tracking import history, payload, sync_state, uris
 from mxscale.util.errors import ConfigError
 
@@ -44,9 +44,10 @@ class RecordedRun:
 
     @property
     def resolved(self) -> Dict[str, Any]:
-        """The values that `auto` and `null` had in that run."""
-        plan = self.files.plan()
-        return {"launch.ranks": plan.sizes.ranks, "launch.threads": plan.threads, "launch.device": plan.device}
+        """The values that `auto` and `null` had in that run, and its last step if its clock ended it."""
+        plan, status = self.files.plan(), self.files.status()
+        values = {"launch.ranks": plan.sizes.ranks, "launch.threads": plan.threads, "launch.device": plan.device}
+        return {**values, "max_steps": status.step} if status.reason == SPENT else values
 
 
 def find(config: Config) -> RecordedRun:

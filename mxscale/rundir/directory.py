@@ -91,6 +91,10 @@ class RunDir:
         return self.path / "stop"
 
     @property
+    def finish_file(self) -> Path:
+        return self.path / "finish"
+
+    @property
     def alive_file(self) -> Path:
         return self.path / "alive"
 
@@ -229,6 +233,10 @@ class RunDir:
         """Write the stop request; the ranks write a checkpoint and end. `reason` is one line."""
         write_text(self.stop_file, reason + "\n")
 
+    def ask_to_finish(self) -> None:
+        """Write the request to end the training at once, with validation and test."""
+        write_text(self.finish_file, "")
+
     def stop_reason(self) -> Optional[str]:
         try:
             return json_record.read_bytes(self.stop_file).decode(errors="replace").strip() or "unknown"
@@ -305,4 +313,4 @@ def latest_trained(root, setting: str = "model.pretrained=latest", entries: Sequ
         if run.state == FINISHED and run.read("best.json"):
             return run
     path = f"{root}/{' or '.join(entries)}"
-    raise ConfigError(f"{setting}: no finished training run under {path}; run train.py first, or name a run or weights")
+    raise ConfigError(f"{setting}: no finished training run under {path}; name a run or weights, or train first")

@@ -5,6 +5,7 @@ from typing import Any, Dict, Optional, Tuple
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 DONE, FAILURE, REFUSED, INTERRUPTED = 0, 1, 2, 75  # exit status
+SPENT = "the budget was nearly spent"  # the reason of a finished training that its clock ended
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,14 @@ checkpoints/<9-digit step>/params          the network as it is evaluated and ex
                            state.json      step, shards, best validation so far, loss scale
                            MANIFEST        SHA-256 of each file, in the format of sha256sum -c
 
-A checkpoint is written to a temporary directory, synchronised to the disk and renamed. A resume ignores one that is
-damaged, see rundir/checkpoints.py. Checkpoints of earlier versions have a pickle `trainer` for the optimizer.
+Training waits only for the copy of the arrays to the memory of rank 0. A thread writes them to a temporary directory,
+synchronises it to the disk and renames it; one checkpoint is under way at a time. A resume ignores one that is damaged,
+see rundir/checkpoints.py. Checkpoints of earlier versions have a pickle `trainer` for the optimizer.
 """
 
 import os
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
@@ -72,6 +74,15 @@ class Snapshot(NamedTuple):
     statistics: np.ndarray  # by shard, as ShardStatistics.gather returns them
 
 
+class Content(NamedTuple):
+    """The content of a checkpoint in the host's memory, which further steps do not change."""
+
+    state: Dict[str, Any]  # state.json
+    arrays: Dict[str, Dict[str, np.ndarray]]  # file -> its arrays by name; files without arrays are not written
+    statistics: np.ndarray
+    optimizer: str  # optimizer.json
+
+
 class Checkpoint(NamedTuple):
     """The content of a checkpoint directory."""
 
@@ -92,7 +103,9 @@ class Checkpointer:
         self.run, self.settings, self.sizes, self.comm, self.state = run, settings, sizes, comm, state
         self.best = None  # {"step", "val/top1", "val/loss"}
         self.validation_pending = False  # a stop request interrupted it
-        self.saved_step, self.params_sha256 = None, None
+        self.saved_step, self.params_sha256 = None, None  # the digest on rank 0 alone
+        self.thread = ThreadPoolExecutor(1, "checkpoint")
+        self.writing: Optional[Future] = None
 
     def restore(self) -> int:
         """Restore the newest valid checkpoint; return its step, 0 if none exists."""
@@ -151,30 +164,42 @@ class Checkpointer:
         return Snapshot(step, self.state.average.evaluated(params, self.comm), table)
 
     def save(self, snapshot: Snapshot, metrics_log) -> None:
-        """Write a checkpoint, then best.json, which names an existing checkpoint. A collective.
+        """Begin to write a checkpoint, and then best.json, which names an existing checkpoint. A collective.
 
         If the step's checkpoint exists (a resumed run repeated its validation), only best.json is written.
 
         Raises:
             NotFinite: A weight is NaN or infinite.
-            OSError: Rank 0 could not write; on all ranks.
+            OSError: Rank 0 could not write the checkpoint before this one; on all ranks.
         """
+        self.finish()
         if snapshot.step == self.saved_step:
             if self.comm.rank == 0:
-                self._write_best()
+                self._write_best(self.best)
             return
-        arrays = {name: array.asnumpy() for name, array in snapshot.params.items()}
-        not_finite = [name for name, array in arrays.items() if not np.isfinite(array).all()]
+        params = _on_host(snapshot.params)
+        not_finite = [name for name, array in params.items() if not np.isfinite(array).all()]
         if not_finite:
             raise NotFinite(f"{not_finite[0]} is not finite after step {snapshot.step}; {self.last_valid()}")
-        self.params_sha256 = weights.params_sha256(arrays)
         residuals = self.state.exchange.residuals()
-        failure = self._write(snapshot, residuals, metrics_log) if self.comm.rank == 0 else None
-        if self.comm.total(np.array([failure is not None]))[0]:  # all ranks end together
-            raise failure or OSError("rank 0 could not write its checkpoint")
+        self.params_sha256 = None
+        if self.comm.rank == 0:
+            content = self._content(snapshot, params, residuals)
+            self.writing = self.thread.submit(self._write, content, self.best, metrics_log)
         self.saved_step = snapshot.step
 
-    def _write(self, snapshot: Snapshot, residuals: Dict[str, nd.NDArray], metrics_log) -> Optional[OSError]:
+    def wait(self) -> Optional[OSError]:
+        """Wait until no checkpoint is under way; return why the last one could not be written."""
+        return self.writing and self.writing.exception()
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is complete. A collective. Raises OSError on all ranks if rank 0 failed."""
+        failure, self.writing = self.wait(), None
+        if self.comm.total(np.array([failure is not None]))[0]:  # all ranks end together
+            self.saved_step = None
+            raise failure or OSError("rank 0 could not write its checkpoint")
+
+    def _content(self, snapshot: Snapshot, params: Dict[str, np.ndarray], residuals: Dict[str, nd.NDArray]) -> Content:
         in_flight = self.state.exchange.state()
         state = {
             "step": snapshot.step,
@@ -182,28 +207,35 @@ class Checkpointer:
             "global_batch": self.sizes.global_batch,
             "best": self.best,
             "loss_scale": self.state.precision.state(),
-            "params_sha256": self.params_sha256,
             "validation_pending": self.validation_pending,
             "under_way": bool(in_flight),
         }
-        try:
-            metrics_log.sync()
-            final = self.run.checkpoint(snapshot.step)
-            extra = {"exchange": in_flight, "residuals": residuals, "trained": self.state.average.state()}
-            write(final, state, snapshot, states.of_trainer(self.state.optimizer), extra)
-            self._write_best()
-            prune(self.run.checkpoints, snapshot.step, self.settings.keep, self.best_step)
-        except OSError as error:
-            return error
-        return None
+        text, of_optimizer = states.encoded(states.of_trainer(self.state.optimizer))
+        others = {"exchange": in_flight, "residuals": residuals, "trained": self.state.average.state()}
+        arrays = {"params": params, "optimizer": _on_host(of_optimizer)}
+        arrays.update({name: _on_host(values) for name, values in others.items()})
+        return Content(state, arrays, snapshot.statistics, text)
 
-    def _write_best(self) -> None:
-        if self.best:
-            path = self.run.checkpoint(self.best_step).relative_to(self.run.path)
-            self.run.write("best.json", {**self.best, "checkpoint": str(path)})
+    def _write(self, content: Content, best: Optional[dict], metrics_log) -> None:
+        """Write a checkpoint, in the thread. Raises OSError."""
+        step = content.state["step"]
+        metrics_log.sync()
+        self.params_sha256 = content.state["params_sha256"] = weights.params_sha256(content.arrays["params"])
+        write(self.run.checkpoint(step), content)
+        self._write_best(best)
+        prune(self.run.checkpoints, step, self.settings.keep, best and best["step"])
+
+    def _write_best(self, best: Optional[dict]) -> None:
+        if best:
+            path = self.run.checkpoint(best["step"]).relative_to(self.run.path)
+            self.run.write("best.json", {**best, "checkpoint": str(path)})
 
     def best_params(self) -> Dict[str, nd.NDArray]:
-        """Return the parameters of the best checkpoint, of the newest one if the best is damaged. A collective."""
+        """Return the parameters of the best checkpoint, of the newest one if the best is damaged. A collective.
+
+        Raises OSError as `finish` does.
+        """
+        self.finish()
         path = self.run.checkpoint(self.best_step)
         evaluated = path if checkpoints.is_complete(path) else checkpoints.newest(self.run.checkpoints)
         self._check_agreement(evaluated)
@@ -214,7 +246,7 @@ class Checkpointer:
         return weights.load(evaluated / "params", "checkpoint")
 
     def last_valid(self) -> str:
-        """Return the end of an error message: where the newest valid checkpoint is."""
+        """Return the end of an error message: where the newest valid checkpoint is. None may be under way."""
         path = checkpoints.newest(self.run.checkpoints)
         return f"the last good checkpoint is {path}" if path else "there is no checkpoint yet"
 
@@ -258,8 +290,8 @@ def _statistics(path: Path) -> np.ndarray:
     return table
 
 
-def write(final: Path, state: Dict[str, Any], snapshot: Snapshot, optimizer: states.OptimizerState, extra) -> None:
-    """Write the checkpoint `final` atomically; `state` and, by name, the files of `extra` are as in `Checkpoint`.
+def write(final: Path, content: Content) -> None:
+    """Write the checkpoint `final` atomically.
 
     Raises:
         OSError: A write failed (a full disk, for example); earlier checkpoints remain.
@@ -271,26 +303,27 @@ def write(final: Path, state: Dict[str, Any], snapshot: Snapshot, optimizer: sta
     folder.mkdir(exist_ok=True)  # but not a run directory that was removed
     new.mkdir()
     try:
-        text, of_optimizer = states.encoded(optimizer)
-        arrays = {"params": snapshot.params, "optimizer": of_optimizer, **extra}
-        arrays = {name: values for name, values in arrays.items() if values}
-        for name, values in arrays.items():
-            _save_arrays(new / name, values)
+        digests = {name: weights.save(new / name, values) for name, values in content.arrays.items() if values}
         with open(new / "statistics", "wb") as file:
-            np.save(file, snapshot.statistics)
+            np.save(file, content.statistics)
         sync(new / "statistics")
-        write_text(new / OPTIMIZER, text)
-        json_record.write_object(new / "state.json", state)
-        names = [*arrays, "statistics", OPTIMIZER, "state.json"]
-        write_text(new / MANIFEST, "".join(f"{digest_of(new / name)}  {name}\n" for name in names))
+        write_text(new / OPTIMIZER, content.optimizer)
+        json_record.write_object(new / "state.json", content.state)
+        digests.update({name: digest_of(new / name) for name in ("statistics", OPTIMIZER, "state.json")})
+        write_text(new / MANIFEST, "".join(f"{digest}  {name}\n" for name, digest in digests.items()))
         sync(new)
         if final.exists():  # the same step again, after a resume from an earlier one
             shutil.rmtree(final)
         os.rename(new, final)
         sync(folder)
-    except (OSError, ConfigError) as error:
+    except OSError as error:
         shutil.rmtree(new, ignore_errors=True)
-        raise OSError(f"checkpoint of step {state['step']} not written: {error}") from error
+        raise OSError(f"checkpoint of step {content.state['step']} not written: {error}") from error
+
+
+def _on_host(arrays: Dict[str, nd.NDArray]) -> Dict[str, np.ndarray]:
+    """Return copies in the host's memory."""
+    return {name: array.asnumpy() for name, array in arrays.items()}
 
 
 def prune(folder: Path, current: int, keep: int, best: Optional[int]) -> None:
@@ -302,12 +335,3 @@ def prune(folder: Path, current: int, keep: int, best: Optional[int]) -> None:
     for path in checkpoints.paths(folder):
         if int(path.name) not in (*retained, best):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _save_arrays(path: Path, arrays) -> None:
-    """Write arrays and read them back: MXNet's writer does not report every write error of a full disk."""
-    weights.save(path, arrays)
-    written = weights.read(path, at_most=MAX_BYTES)
-    pairs = ((array.asnumpy(), written[name]) for name, array in arrays.items())
-    if not all(np.array_equal(a.reshape(-1).view("u1"), b.reshape(-1).view("u1")) for a, b in pairs):
-        raise OSError(f"{path} does not read back as written (a full disk?)")

@@ -13,11 +13,12 @@ from mxnet.contrib import amp
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
 from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat, Phase
-from mxscale.distributed.stop_consensus import StopConsensus
+from mxscale.distributed.stop_consensus import Request, StopConsensus
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.status import SPENT
 from mxscale.train import builders
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
 from mxscale.train.evaluation import Evaluator
@@ -93,7 +94,7 @@ class Trainer:
         self.metrics_log, self.accumulator = MetricsLog(run, comm, attempt, heartbeat), Accumulator(devices)
         self.monitor = StepMonitor(heartbeat, passes, self.grads, self.trained[0].list_data())
         self.micro_batches = self.monitor.input(batches.step)
-        self.stop_consensus = StopConsensus(comm, lambda: run.stop_reason() is not None)
+        self.stop_consensus, self.finishing = StopConsensus(comm, lambda: request_of(run)), False
 
     def train(self) -> dict:
         """Train to the end, or until the ranks agree to stop; then evaluate the best network on the test set.
@@ -101,6 +102,12 @@ class Trainer:
         Returns:
             The outcome as ranks/<r>.json records it.
         """
+        try:
+            return self._train()
+        finally:
+            self.checkpointer.wait()  # after an error, too, the checkpoint that is under way becomes complete
+
+    def _train(self) -> dict:
         # The first line tells the parent that training has begun
         self.metrics_log.write(self.step, {"lr": self.lr(0)} if self.step == 0 else {})
         if self.checkpointer.validation_pending and not self.resume_validation():
@@ -113,6 +120,7 @@ class Trainer:
                 return self.interrupted()
         if self.plan.splits.get("test") and not self.test():
             return self.interrupted()
+        self.finish_checkpoint()
         self.metrics_log.sync()
         sha256 = self.checkpointer.params_sha256
         done = {"state": "done", "exit": directory.DONE, "step": self.step, "params_sha256": sha256}
@@ -157,8 +165,9 @@ class Trainer:
         validates = last or step % (self.config.validate_every * self.sizes.steps_per_epoch) == 0
         saves = last or self.checkpointer.due(step)
         self.heartbeat.phase = Phase.EXCHANGE  # the stop consensus and the metrics wait for all ranks
-        stop = self.stop_consensus.agreed()
-        saves = saves or stop
+        request = self.stop_consensus.agreed()
+        stop, self.finishing = request == Request.STOP, request == Request.FINISH
+        validates, saves = validates or self.finishing, saves or stop or self.finishing
 
         self.require_finite(self.metrics_log.poll())
         if validates or saves or step % self.config.log_every == 0:
@@ -183,6 +192,8 @@ class Trainer:
 
     def early_end(self) -> Optional[str]:
         """Return why training ends before its last step, None if it does not."""
+        if self.finishing and self.step < self.sizes.total_steps:
+            return SPENT
         return reason_to_end(self.config, self.sizes, self.step, self.checkpointer.best)
 
     def validate(self, snapshot: Snapshot) -> bool:
@@ -212,14 +223,28 @@ class Trainer:
         return result is not None
 
     def require_finite(self, losses: List[Tuple[int, float]]) -> None:
-        """Raise NotFinite if a recorded (step, loss) is NaN or infinite."""
+        """Raise NotFinite if a recorded (step, loss) is NaN or infinite. A collective then."""
         for step, loss in losses:
             if not math.isfinite(loss):
+                self.checkpointer.finish()
                 raise NotFinite(f"the loss is {loss} at step {step}; {self.checkpointer.last_valid()}")
 
+    def finish_checkpoint(self) -> None:
+        """Wait until the last checkpoint is complete. A collective. Raises OSError."""
+        with self.heartbeat.checkpointing():
+            self.checkpointer.finish()
+
     def interrupted(self) -> dict:
-        """Return the outcome of a rank that stopped on request."""
+        """Return the outcome of a rank that stopped on request. A collective."""
+        self.finish_checkpoint()
         return {"state": "interrupted", "exit": directory.INTERRUPTED, "step": self.step}
+
+
+def request_of(run: RunDir) -> Request:
+    """Return what the parent asks the ranks for."""
+    if run.stop_reason() is not None:
+        return Request.STOP
+    return Request.FINISH if run.finish_file.exists() else Request.NONE
 
 
 def reason_to_end(config: Config, sizes: Sizes, step: int, best: Optional[dict]) -> Optional[str]:

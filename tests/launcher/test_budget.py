@@ -275,8 +275,9 @@ def test_unobserved_durations_have_defaults(tmp_path):
     assert durations(a_run(tmp_path)).stop_s() == 3 * 3 + 3 + 3
 
 
-def monitor(folder, now, bound, monkeypatch, step=100, rate=100.0):
-    run = a_run(folder, [(1, step - 10, 10, trained(rate)), (1, step, 11, trained(rate)), (1, step, 12, val(1.0))])
+def monitor(folder, now, bound, monkeypatch, step=100, rate=100.0, **config):
+    lines = [(1, step - 10, 10, trained(rate)), (1, step, 11, trained(rate)), (1, step, 12, val(1.0))]
+    run = a_run(folder, lines, **config)
     checkpoint(run, step, 12.5)
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + now)
     return budget.BudgetMonitor(run, Budget(max_usd=bound), run.plan(), 1)
@@ -290,6 +291,20 @@ def test_run_stops_in_time_for_checkpoint(tmp_path, monkeypatch):
     assert late.should_stop() and late.reason == "budget" and not late.exhausted()
     assert not late.should_stop()  # true once
     assert monitor(tmp_path, 197.5, 2.0, monkeypatch).exhausted()
+
+
+def test_a_fitted_run_ends_without_the_steps_that_exceed_its_budget(tmp_path, monkeypatch):
+    fitted = {"schedule": {"steps": 1000}}
+    end = 1.5 * (2 * 0.1 + 3 + 2 * 0.5) + 3  # two steps, validation and test, checkpoints; the processes
+    early = monitor(tmp_path / "1", 200 - end - 0.1, 2.0, monkeypatch, step=900, **fitted)
+    assert not early.should_finish() and not early.should_stop()
+    late = monitor(tmp_path / "2", 200 - end + 0.1, 2.0, monkeypatch, step=900, **fitted)
+    assert late.should_finish() and not late.should_finish() and not late.should_stop() and late.reason is None
+    in_time = monitor(tmp_path / "3", 200 - end + 0.1, 2.0, monkeypatch, step=999, **fitted)
+    assert not in_time.should_finish()
+    too_early = monitor(tmp_path / "4", 200 - end + 0.1, 2.0, monkeypatch, step=740, **fitted)
+    assert not too_early.should_finish()
+    assert not monitor(tmp_path / "5", 200 - end + 0.1, 2.0, monkeypatch, step=900).should_finish()
 
 
 def test_no_stop_without_bound(tmp_path):
@@ -382,11 +397,11 @@ def test_a_dry_run_counts_copies_and_skipped_files():
 def test_run_stopped_by_budget_resumes_to_same_weights(cli):
     # 1 USD per second on a machine without a minimum bill; a checkpoint at each step keeps the number of steps low
     run = ("machine=owned", "machine.usd_per_hour=3600", "launch.ranks=1", "epochs=2000", "schedule=constant")
-    stopped = cli("train", *run, "checkpoint.every_steps=1", "budget.max_usd=26", expect=75)
+    stopped = cli("train", *run, "checkpoint.every_steps=1", "budget.max_usd=34", expect=75)
     assert "interrupted (budget); raise the bound and resume with:" in stopped.out
     assert (stopped.status["state"], stopped.status["reason"]) == ("KILLED", "budget")
     spent = stopped.run.read("summary.json")["metrics"]["cost/total_usd"]
-    assert 5 < spent < 26
+    assert 5 < spent < 34
     step = max(int(path.name) for path in stopped.run.checkpoints.glob("[0-9]*"))
     assert step == max(line["step"] for line in stopped.run.lines())
     more = cli("train", f"resume={stopped.run}", "budget.max_usd=500", f"max_steps={step + 5}", small=False)

@@ -26,6 +26,7 @@ from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
+from mxscale.rundir.status import SPENT
 from mxscale.tracking import history, payload
 from mxscale.util.errors import ConfigError
 
@@ -116,6 +117,13 @@ def test_rerun_takes_config_ranks_and_threads_from_record(tmp_path):
     assert (config.runs, config.tracking.enabled, config.data.shards) == (f"{tmp_path}/new", False, None)
 
 
+def test_rerun_ends_where_the_recorded_clock_ended_the_run(tmp_path):
+    run = make_run(tmp_path, max_steps=9)
+    assert asked(run, "tracking=none")[0].max_steps == 9
+    run.write_status(replace(run.status(), reason=SPENT, step=7))
+    assert asked(run, "tracking=none")[0].max_steps == 7
+
+
 def test_recorded_price_applies_to_current_nodes(tmp_path):
     first = asked(make_run(tmp_path), "tracking=none")[2]
     config, hook = from_dict({"launch": {"setup_minutes": 1.0}, "machine": {"nodes": 4}}), rerun.Rerun(first)
@@ -180,7 +188,7 @@ def test_rerun_of_unfinished_run_is_refused(tmp_path):
 def test_run_of_other_script_names_that_script(tmp_path):
     run = make_run(tmp_path)
     error = refused(run, "tracking=none", entry="finetune")
-    assert f"that run is one of train.py: python train.py rerun={run}" in error
+    assert f"that run is one of train: mxscale train rerun={run}" in error
 
 
 def test_record_of_other_version_is_refused(tmp_path):

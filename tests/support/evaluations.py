@@ -1,4 +1,4 @@
-"""A run of two epochs whose evaluations are interrupted."""
+"""A run of two epochs that is stopped, or asked to finish early."""
 
 from mxscale.distributed.heartbeat import NoHeartbeat
 
@@ -16,3 +16,15 @@ class StopAfter(NoHeartbeat):
     def stop_requested(self):
         self.left -= 1
         return self.left == 0
+
+
+class FinishAfter(NoHeartbeat):
+    """The parent asks to finish during step `after`."""
+
+    def __init__(self, run, after):
+        self.run, self.left = run, after
+
+    def progress(self, step=False):
+        self.left -= step
+        if step and self.left == 0:
+            self.run.ask_to_finish()

@@ -64,6 +64,7 @@ class Training:
 
     def save(self, step):
         self.checkpointer.save(self.checkpointer.snapshot(step), self.metrics_log)
+        self.checkpointer.finish()
         return self
 
     def digest(self):

@@ -75,7 +75,7 @@ def test_killed_rank_ends_run_within_30_s(cli, unbroken, ranks, number):
     process, run = interrupted_run(cli, ranks, step, kill_rank)
     ended = cli.ended(process, expect=1, timeout=30)
     assert f"rank {ranks - 1} ended without a status by {number.name}" in ended.err.splitlines()[-1]
-    assert f"python train.py resume={run}" in ended.out
+    assert f"mxscale train resume={run}" in ended.out
     assert not rank_pids(run)
     assert cli("train", f"resume={run}", small=False).sha == unbroken(ranks)
 
@@ -164,7 +164,7 @@ def test_signal_writes_checkpoint_and_exits_75(cli, how):
     process, run = interrupted_run(cli, 2, 3, how)
     ended = cli.ended(process, expect=75, timeout=30)
     assert all(run.rank_status(rank, 1).exit == 75 for rank in (0, 1))
-    assert f"python train.py resume={run}" in ended.out
+    assert f"mxscale train resume={run}" in ended.out
     status = run.read("status.json")
     assert status["state"] == "KILLED"
     last = max(line["step"] for line in run.lines())

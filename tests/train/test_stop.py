@@ -1,13 +1,16 @@
 """Stop requests during an evaluation: it is interrupted, and repeated after the resume."""
 
 import signal
+from dataclasses import replace
 
 import pytest
-from evaluations import CASE, StopAfter
+from evaluations import CASE, FinishAfter, StopAfter
 from in_process import prepared, trained
 from run_files import wait_for_step
 
 from mxscale.rundir import directory
+from mxscale.rundir.status import SPENT
+from mxscale.train import prepare
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +54,19 @@ def test_validation_interrupted_twice_is_completed(new):
     assert trained(run, attempt=2, heartbeat=StopAfter(10))["state"] == "interrupted"
     trained(run, attempt=3)
     assert evaluations(run) == evaluations(uninterrupted)
+
+
+def test_a_run_that_is_asked_to_finish_ends_as_at_its_last_step(new):
+    run, shorter = new("run"), new("shorter")
+    ended = trained(run, heartbeat=FinishAfter(run, 3))
+    assert (ended["state"], ended["reason"]) == ("done", SPENT) and 3 <= ended["step"] < 10
+    shorter.write_config(replace(shorter.config(), max_steps=ended["step"]))
+    prepare.prepare(shorter, shorter.config())
+    assert trained(shorter) == {**ended, "reason": None}
+    assert evaluations(run) == evaluations(shorter)
+    assert {step for step, _ in evaluations(run)} >= {ended["step"]} and run.read("best.json") == shorter.read(
+        "best.json"
+    )
 
 
 def test_two_ranks_interrupt_validation_with_checkpoint(cli):
