@@ -10,7 +10,7 @@ import os
 import threading
 import time
 
-from mxscale.rundir.directory import INTERRUPTED, RunDir
+from mxscale.rundir.directory import FINISH, INTERRUPTED, RunDir
 from mxscale.util import file_lock
 
 PARENT_TIMEOUT_S = 20.0
@@ -102,7 +102,7 @@ class Heartbeat(NoHeartbeat):
         self.progress_at = now
 
     def stop_requested(self):
-        return self.run.stop_reason() is not None
+        return self.run.stop_reason() not in (None, FINISH)
 
     @contextlib.contextmanager
     def checkpointing(self):

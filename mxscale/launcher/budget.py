@@ -15,6 +15,7 @@ from typing import Iterable, List, Optional, Sequence
 from mxscale.config.schema import Budget
 from mxscale.cost import prices, run_cost
 from mxscale.cost.prices import Usage
+from mxscale.distributed.stop_consensus import Request
 from mxscale.launcher.progress import Follower, echo
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
@@ -70,26 +71,22 @@ class BudgetMonitor:
         self.fitted = bool(budget.stated) and run.config().schedule.steps is not None
         self.finishing = False  # the ranks were asked to end without the last steps
 
-    def should_finish(self) -> bool:
-        """Return whether the ranks have to be asked now to end without the last steps; true once."""
-        if not self.fitted or self.reason or self.finishing:
-            return False
+    def due(self) -> Request:
+        """Return what the ranks have to be asked for now, each request once."""
+        if self.reason or self.finishing or math.isinf(self.deadline):
+            return Request.NONE
         self.durations.update()
         left_s = self.deadline - time.time()
-        in_time = self.durations.finish_s() < left_s or self.durations.finish_now_s() < left_s
-        self.finishing = not in_time and self.durations.steps_left <= OMITTED * self.durations.sizes.total_steps
-        return self.finishing
-
-    def should_stop(self) -> bool:
-        """Return whether the ranks have to be asked to stop now; true once."""
-        if self.reason or self.finishing or math.isinf(self.deadline):
-            return False
-        self.durations.update()
-        now = time.time()
-        if now + self.durations.stop_s() < self.deadline or now + self.durations.finish_s() < self.deadline:
-            return False
+        if self.durations.finish_s() < left_s:
+            return Request.NONE
+        nearly_done = self.durations.steps_left <= OMITTED * self.durations.sizes.total_steps
+        if self.fitted and nearly_done and self.durations.finish_now_s() >= left_s:
+            self.finishing = True
+            return Request.FINISH
+        if self.durations.stop_s() < left_s:
+            return Request.NONE
         self.reason = REASON
-        return True
+        return Request.STOP
 
     def exhausted(self) -> bool:
         """Return whether the ranks have to be killed now."""
@@ -99,11 +96,9 @@ class BudgetMonitor:
         echo(f"{self.budget.stated} is spent: ending the ranks; the last checkpoint is complete")
         return True
 
-    def finish_message(self) -> str:
-        return f"{self.budget.stated} is nearly spent: ending without the last steps"
-
-    def stop_message(self) -> str:
-        return f"{self.budget.stated} is nearly spent: finishing the step and writing a checkpoint"
+    def message(self, request: Request) -> str:
+        what = "finishing the step and writing a checkpoint" if request == Request.STOP else "omitting the last steps"
+        return f"{self.budget.stated} is nearly spent: {what}"
 
 
 def shutdown_s(plan: Plan) -> float:

@@ -1,9 +1,8 @@
-"""Terminal output of a run: a progress bar on a terminal, else a line for each validation and every 30 seconds.
+"""Terminal output of a run: a line for each validation and every 30 seconds.
 
 A closed terminal or an unread pipe does not end the run.
 """
 
-import contextlib
 import json
 import math
 import os
@@ -21,7 +20,7 @@ from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.redaction import shown
 
-LINE_S = 30.0  # between two lines where there is no terminal
+LINE_S = 30.0  # between two lines
 BETWEEN_STEPS = ("validation", "checkpoint")  # phases of a heartbeat
 SLOW_S = 10.0  # a step, or a validation batch, that takes as long is named
 STOPPING_S = 5.0  # between two lines on what a stop waits for
@@ -111,7 +110,7 @@ class Pace:
 
 
 class Progress:
-    """Shows the progress of one attempt; a context manager.
+    """Shows the progress of one attempt.
 
     Args:
         cost_at: A line of metrics.jsonl -> {"cost/usd": ...}, as run_cost.cost_of returns it.
@@ -120,7 +119,6 @@ class Progress:
     def __init__(self, run: RunDir, plan: Plan, cost_at: Callable[[dict], dict]):
         self.follower, self.sizes, self.cost_at = Follower(run), plan.sizes, cost_at
         self.shown, self.step, self.printed = {}, 0, time.monotonic()
-        self.bar: Optional[tqdm] = None
         self.first: Optional[int] = None  # step of the attempt's first line
         self.validated: Optional[int] = None  # step of the last validation
         self.pace, self.others = Pace.of(plan, run.config()), OtherPrograms()
@@ -136,16 +134,14 @@ class Progress:
             if "val/top1" in line["metrics"]:
                 self.validated = self.step
             self.first = self.step if self.first is None else self.first
-            if sys.stderr.isatty():
-                self._move_bar()
-            elif "val/top1" in line["metrics"] or (self._due(LINE_S) and self.step % self.sizes.steps_per_epoch):
+            if "val/top1" in line["metrics"] or (self._due(LINE_S) and self.step % self.sizes.steps_per_epoch):
                 self._print(self._progress())
         if self.first is None:
             return False
         if self.stop_asked_at:
             if self._due(STOPPING_S):
                 self._print(f"stopping, asked {time.monotonic() - self.stop_asked_at:.0f} s ago; {self._under_way()}")
-        elif not sys.stderr.isatty() and self._due(LINE_S) and time.monotonic() >= self.last_at + LINE_S:
+        elif self._due(LINE_S) and time.monotonic() >= self.last_at + LINE_S:
             self._print(self._under_way(SLOW_S))
         return True
 
@@ -184,23 +180,6 @@ class Progress:
             return self._progress()
         phase, since = now["phase"], f"under way for {now['idle_s']:.0f} s"
         return f"{phase} {since}" if phase in BETWEEN_STEPS else f"step {self.step + 1} {since} (rank 0: {phase})"
-
-    def _move_bar(self) -> None:
-        try:
-            if self.bar is None:  # created now, so that the time left does not include start-up
-                self.bar = tqdm(total=self.sizes.total_steps, initial=self.step, unit="step", dynamic_ncols=True)
-            self.bar.n = self.step
-            self.bar.set_postfix_str(self._figures(), refresh=True)
-        except OSError:
-            drop(sys.stderr)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.bar is not None:
-            with contextlib.suppress(OSError):
-                self.bar.close()
 
     def _figures(self) -> str:
         parts = [

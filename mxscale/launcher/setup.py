@@ -163,7 +163,7 @@ def begin_attempt(context: RunContext) -> RunContext:
     run.begin_alive(attempt)
     wait_for_orphans(run, context.signals)  # before their status files are removed
     rank_files = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive"), *run.path.glob("ranks/*.images")]
-    for stale in [run.stop_file, run.finish_file, run.path / "refused.json", *rank_files]:
+    for stale in [run.stop_file, run.path / "refused.json", *rank_files]:
         stale.unlink(missing_ok=True)
     started_ms = round(resources.started * 1000)
     started = status.Attempt(attempt, started_ms, resources.price.nodes, continues=resources.continues)

@@ -5,6 +5,7 @@ import time
 from typing import List, NamedTuple, Optional, Sequence
 
 from mxscale.cost import run_cost
+from mxscale.distributed.stop_consensus import Request
 from mxscale.environment.hosts import Host
 from mxscale.environment.placement import Placement
 from mxscale.environment.system_metrics import sampled
@@ -17,6 +18,7 @@ from mxscale.launcher.heartbeat_monitor import QUIET_S, HeartbeatMonitor
 from mxscale.launcher.processes import Processes
 from mxscale.launcher.progress import Progress, echo
 from mxscale.rundir import guards
+from mxscale.rundir.directory import FINISH
 from mxscale.rundir.plan import Plan
 
 POLL_S = 0.1
@@ -37,12 +39,8 @@ def supervise(context: RunContext, plan: Plan, mirror) -> Watched:
     run, config = context.run, context.config
     placed = Placement.of(plan)
     commands = launch.commands(config, str(run), context.attempt, placed, os.environ)
-    with (
-        open(run.path / "ranks" / "launch.log", "ab") as log,
-        kept_alive(run),
-        sampled(run, context.attempt),
-        Progress(run, plan, run_cost.cost_of(run)) as progress,
-    ):
+    with open(run.path / "ranks" / "launch.log", "ab") as log, kept_alive(run), sampled(run, context.attempt):
+        progress = Progress(run, plan, run_cost.cost_of(run))
         for last_try in (False, True):
             logs = Logs(run.path / "ranks")  # of this start of the ranks
             ranks, nodes = placed.processes(config.comm), placed.hosts_of_ranks(config.comm)
@@ -96,9 +94,6 @@ class Supervisor:
             failure = self._start_timeout(now)
             if failure:
                 return failure
-            if self.budget.should_finish():
-                self.run.ask_to_finish()
-                echo(f"\n{self.budget.finish_message()}")
             if self._request_stop(now):
                 progress.stop_asked()
             if self._must_end(now):
@@ -129,8 +124,11 @@ class Supervisor:
 
     def _request_stop(self, now: float) -> bool:
         """Ask the ranks to stop, once, after a signal or before the budget is exceeded; return whether it did."""
-        over_budget = self.budget.should_stop()
-        if self.stop_requested_at is not None or not (self.signals.reason or over_budget):
+        request = self.budget.due()
+        if request == Request.FINISH:
+            self.run.ask_to_stop(FINISH)
+            echo(f"\n{self.budget.message(request)}")
+        if self.stop_requested_at is not None or not (self.signals.reason or request == Request.STOP):
             return False
         self.stop_requested_at = now
         if self.signals.reason:
@@ -138,7 +136,7 @@ class Supervisor:
             echo(f"\n{self.signals.reason}: finishing the step and writing a checkpoint; a second one ends at once")
         else:
             self.run.ask_to_stop(self.budget.reason)
-            echo(f"\n{self.budget.stop_message()}")
+            echo(f"\n{self.budget.message(request)}")
         return True
 
     def _must_end(self, now: float) -> bool:

@@ -83,6 +83,7 @@ def table(run: RunDir, view: Optional[str] = None) -> str:
     """
     summary, price = run.summary() or Summary(), run.price() or Price(known=False, why="no price")
     figures, skipped = summary.metrics, run.plan().skipped
+    ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.attempts[-1].ended_ms / 1000))
     rows = [
         ("ended early", _early_end(run)),
         ("best val top-1", shown(figures, "best/val_top1", "{:.2f} % at step " + str(figures.get("best/step")))),
@@ -91,7 +92,7 @@ def table(run: RunDir, view: Optional[str] = None) -> str:
         ("busy machine", _others(run)),
         ("scaling efficiency", earlier_runs.described(run, summary)),
         ("waiting for data", shown(figures, "time/data_wait_median", "{:.1%} of the time (median)")),
-        ("wall time", _wall_time(run, figures)),
+        ("wall time", shown(figures, "time/wall_s", "{:.1f} s, ended " + ended)),
         ("billed", prices.billed(price, figures.get("time/wall_s", 0.0), _amounts(figures, "cost/total_{}"))),
         ("cost", cost(figures, "cost/total_{}") or f"unknown: {price.why or 'no price'}"),
         ("cost to target", _to(figures)),
@@ -111,14 +112,6 @@ def _early_end(run: RunDir) -> Optional[str]:
     if status.state != FINISHED or not status.reason:
         return None
     return f"{status.reason}, at step {status.step} of {run.plan().sizes.total_steps}"
-
-
-def _wall_time(run: RunDir, figures: dict) -> Optional[str]:
-    """Return the time of all attempts, and when the last one ended by this machine's clock."""
-    if "time/wall_s" not in figures:
-        return None
-    ended = time.localtime(run.attempts[-1].ended_ms / 1000)
-    return f"{figures['time/wall_s']:.1f} s, ended {time.strftime('%Y-%m-%d %H:%M:%S', ended)}"
 
 
 def _others(run: RunDir) -> Optional[str]:

@@ -57,6 +57,7 @@ from mxscale.util.errors import ConfigError, short
 from mxscale.util.redaction import redact_address
 
 METRICS, SYSTEM = "metrics.jsonl", "system.jsonl"
+FINISH = "finish"  # in the file `stop`: the request to take the present step for the last one
 PARAMS = "params.json"  # MLflow's params of a measurement; in earlier versions, of a run's first attempt
 RERUN = "rerun.json"
 ALLREDUCE = "test-allreduce.json"
@@ -89,10 +90,6 @@ class RunDir:
     @property
     def stop_file(self) -> Path:
         return self.path / "stop"
-
-    @property
-    def finish_file(self) -> Path:
-        return self.path / "finish"
 
     @property
     def alive_file(self) -> Path:
@@ -230,12 +227,11 @@ class RunDir:
     # ------------------------------------------------------------ stop request and heartbeat
 
     def ask_to_stop(self, reason: str) -> None:
-        """Write the stop request; the ranks write a checkpoint and end. `reason` is one line."""
-        write_text(self.stop_file, reason + "\n")
+        """Write the stop request; the ranks write a checkpoint and end; with FINISH, after validation and test.
 
-    def ask_to_finish(self) -> None:
-        """Write the request to end the training at once, with validation and test."""
-        write_text(self.finish_file, "")
+        `reason` is one line.
+        """
+        write_text(self.stop_file, reason + "\n")
 
     def stop_reason(self) -> Optional[str]:
         try:

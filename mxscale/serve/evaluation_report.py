@@ -117,19 +117,13 @@ def as_html(evaluated: Evaluated, drawn: Sequence[Drawn], classes: List[list], c
         tiles.append((f"{evaluated.in_training:.2f} %", "top-1 in the run, of packed copies of these images"))
     tiles += [(f"{metrics['loss']:.4f}", "loss, nats"), (f"{metrics['f1']:.4f}", "F1, mean of classes")]
     tiles += [(f"{metrics['ece']:.4f}", "expected calibration error"), (f"{evaluated.tally.images:,}", "images")]
-    shared = _folder_of(evaluated)
+    files = [one.name for one in evaluated.worst if evaluated.read == "images"]
+    shared = os.path.join(os.path.commonpath(map(os.path.dirname, files)), "") if files else ""
     pictures = [_pictured(mistake, names, len(shared)) for mistake in evaluated.worst]
     return page.render(
         TEMPLATES / "evaluation.html", evaluated=evaluated, tiles=tiles, figures=drawn, classes=classes,
         confused=confused[:CONFUSED], pictures=pictures, folder=_as_utf8(shared),
     )  # fmt: skip
-
-
-def _folder_of(evaluated: Evaluated) -> str:
-    """Return the folder of all the files that a page shows, with its final separator; "" if there is none."""
-    if evaluated.read != "images" or not evaluated.worst:
-        return ""
-    return os.path.join(os.path.commonpath([os.path.dirname(one.name) for one in evaluated.worst]), "")
 
 
 def _pictured(mistake: Mistake, names: Sequence[str], shared: int) -> Dict[str, Any]:

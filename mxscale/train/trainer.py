@@ -242,9 +242,7 @@ class Trainer:
 
 def request_of(run: RunDir) -> Request:
     """Return what the parent asks the ranks for."""
-    if run.stop_reason() is not None:
-        return Request.STOP
-    return Request.FINISH if run.finish_file.exists() else Request.NONE
+    return {None: Request.NONE, directory.FINISH: Request.FINISH}.get(run.stop_reason(), Request.STOP)
 
 
 def reason_to_end(config: Config, sizes: Sizes, step: int, best: Optional[dict]) -> Optional[str]:

@@ -16,6 +16,7 @@ from mxscale.cli.settings import merge_for_resume
 from mxscale.config.schema import Budget, Machine, from_dict
 from mxscale.cost import prices, run_cost
 from mxscale.cost.prices import Usage
+from mxscale.distributed.stop_consensus import Request
 from mxscale.environment.hosts import Host
 from mxscale.launcher import budget, commands, dry_run, outcome, setup
 from mxscale.launcher.context import Resources, RunContext, Signals
@@ -286,10 +287,10 @@ def monitor(folder, now, bound, monkeypatch, step=100, rate=100.0, **config):
 def test_run_stops_in_time_for_checkpoint(tmp_path, monkeypatch):
     takes = 1.5 * (0.3 + 0.5) + 3
     early = monitor(tmp_path, 200 - takes - 0.1, 2.0, monkeypatch)  # 2 USD last for 200 s
-    assert not early.should_stop() and early.reason is None
+    assert early.due() == Request.NONE and early.reason is None
     late = monitor(tmp_path, 200 - takes + 0.1, 2.0, monkeypatch)
-    assert late.should_stop() and late.reason == "budget" and not late.exhausted()
-    assert not late.should_stop()  # true once
+    assert late.due() == Request.STOP and late.reason == "budget" and not late.exhausted()
+    assert late.due() == Request.NONE  # once
     assert monitor(tmp_path, 197.5, 2.0, monkeypatch).exhausted()
 
 
@@ -297,19 +298,19 @@ def test_a_fitted_run_ends_without_the_steps_that_exceed_its_budget(tmp_path, mo
     fitted = {"schedule": {"steps": 1000}}
     end = 1.5 * (2 * 0.1 + 3 + 2 * 0.5) + 3  # two steps, validation and test, checkpoints; the processes
     early = monitor(tmp_path / "1", 200 - end - 0.1, 2.0, monkeypatch, step=900, **fitted)
-    assert not early.should_finish() and not early.should_stop()
+    assert early.due() == Request.NONE
     late = monitor(tmp_path / "2", 200 - end + 0.1, 2.0, monkeypatch, step=900, **fitted)
-    assert late.should_finish() and not late.should_finish() and not late.should_stop() and late.reason is None
+    assert (late.due(), late.due(), late.reason) == (Request.FINISH, Request.NONE, None)
     in_time = monitor(tmp_path / "3", 200 - end + 0.1, 2.0, monkeypatch, step=999, **fitted)
-    assert not in_time.should_finish()
-    too_early = monitor(tmp_path / "4", 200 - end + 0.1, 2.0, monkeypatch, step=740, **fitted)
-    assert not too_early.should_finish()
-    assert not monitor(tmp_path / "5", 200 - end + 0.1, 2.0, monkeypatch, step=900).should_finish()
+    assert in_time.due() == Request.NONE
+    too_early = monitor(tmp_path / "4", 200 - 1.5 * (0.3 + 0.5) - 2.9, 2.0, monkeypatch, step=740, **fitted)
+    assert too_early.due() == Request.STOP
+    assert monitor(tmp_path / "5", 200 - end + 0.1, 2.0, monkeypatch, step=900).due() == Request.NONE
 
 
 def test_no_stop_without_bound(tmp_path):
     free = budget.BudgetMonitor(a_run(tmp_path), Budget(), Plan(), 1)
-    assert not free.should_stop() and not free.exhausted() and free.reason is None
+    assert free.due() == Request.NONE and not free.exhausted() and free.reason is None
 
 
 def context(run, attempt=1):

@@ -1,6 +1,7 @@
 """A run of two epochs that is stopped, or asked to finish early."""
 
 from mxscale.distributed.heartbeat import NoHeartbeat
+from mxscale.rundir.directory import FINISH
 
 # 40 images, 8 a step: 5 steps an epoch.  180 images each to validate and to test, in 45 batches
 CASE = ["launch.ranks=1", "data.shards=2", "data.train_per_class=8", "batch.per_device=4", "epochs=2",
@@ -27,4 +28,4 @@ class FinishAfter(NoHeartbeat):
     def progress(self, step=False):
         self.left -= step
         if step and self.left == 0:
-            self.run.ask_to_finish()
+            self.run.ask_to_stop(FINISH)
