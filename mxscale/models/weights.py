@@ -116,8 +116,6 @@ LIST_MAGIC = 0x112
 MAGIC_V1, MAGIC_V2, MAGIC_V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # any other value: the number of axes, MXNet < 0.12
 DTYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "u1", 4: "<i4", 5: "i1", 6: "<i8", 7: "?"}  # mshadow/base.h
 MAX_AXES = 32
-
-
 FLAGS = {np.dtype(dtype): flag for flag, dtype in DTYPES.items()}
 CPU = (1, 0)  # the device of an array: kind and number
 
