@@ -35,8 +35,8 @@ def refused(**settings):
 
 def test_steps_and_validations_fill_the_budget_but_for_its_reserve(capsys):
     fitted = fitted_to(config(), PLAN, QUICK, 600)
-    # 0.2 s each, 25 validations of 3 s, 9 s for start and end; 2 % stay in reserve
-    assert fitted.max_steps == int((600 * 0.98 - 9 - 25 * 3) / 0.2)
+    # 0.2 s each, 26 validations of 3 s, 9 s for start and end; 2 % stay in reserve
+    assert fitted.max_steps == int((600 * 0.98 - 9 - 26 * 3) / 0.2)
     assert (fitted.epochs, fitted.schedule.steps) == (26, fitted.max_steps)
     assert "2,505 steps, 25.1 epochs: a step takes 0.2 s (50 images/s), a validation 3 s" in capsys.readouterr().out
     assert validate(fitted) == fitted

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -242,7 +243,9 @@ def test_files_are_evaluated_as_they_are_predicted(tmp_path):
         errors = list(csv.DictReader(file))
     assert {(row["image"], row["class"], row["predicted"]) for row in errors} == wrong and wrong
     assert [row["probability"] for row in errors] == sorted((row["probability"] for row in errors), reverse=True)
-    assert all(image in (tmp_path / "out" / "evaluation.html").read_text() for image, *_ in wrong)
+    shown, folder = (tmp_path / "out" / "evaluation.html").read_text(), os.path.commonpath([one[0] for one in wrong])
+    assert f"Below <code>{folder}/</code>" in shown
+    assert all(f"<small>{os.path.relpath(image, folder)}</small>" in shown for image, *_ in wrong)
 
 
 def test_a_run_is_predicted_with_the_resizing_of_its_packing():
