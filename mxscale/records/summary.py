@@ -83,7 +83,8 @@ def table(run: RunDir, view: Optional[str] = None) -> str:
     """
     summary, price = run.summary() or Summary(), run.price() or Price(known=False, why="no price")
     figures, skipped = summary.metrics, run.plan().skipped
-    ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.attempts[-1].ended_ms / 1000))
+    last_ms = max((one.ended_ms or 0 for one in run.attempts), default=0)  # 0: resumed, or its record lacks it
+    ended = time.strftime(", ended %Y-%m-%d %H:%M:%S", time.localtime(last_ms / 1000)) if last_ms else ""
     rows = [
         ("ended early", _early_end(run)),
         ("best val top-1", shown(figures, "best/val_top1", "{:.2f} % at step " + str(figures.get("best/step")))),
@@ -92,7 +93,7 @@ def table(run: RunDir, view: Optional[str] = None) -> str:
         ("busy machine", _others(run)),
         ("scaling efficiency", earlier_runs.described(run, summary)),
         ("waiting for data", shown(figures, "time/data_wait_median", "{:.1%} of the time (median)")),
-        ("wall time", shown(figures, "time/wall_s", "{:.1f} s, ended " + ended)),
+        ("wall time", shown(figures, "time/wall_s", "{:.1f} s" + ended)),
         ("billed", prices.billed(price, figures.get("time/wall_s", 0.0), _amounts(figures, "cost/total_{}"))),
         ("cost", cost(figures, "cost/total_{}") or f"unknown: {price.why or 'no price'}"),
         ("cost to target", _to(figures)),
