@@ -185,20 +185,19 @@ class Durations:
 
     def finish_s(self) -> float:
         """Return the expected time until the run ends by itself; inf if it is unknown."""
-        if self.validation_s is None or not self.steps_s:
-            return math.inf
-        return self.steps_left * statistics.mean(self.steps_s) + self._end_s() + self.shutdown_s
+        return self._after_s(self.steps_left) + self.shutdown_s
 
     def finish_now_s(self) -> float:
         """Return the longest time until a run has ended that is asked now to take no further step; inf if unknown."""
+        # One step is under way, and the request may miss the next
+        return MARGIN * self._after_s(min(2, self.steps_left)) + self.shutdown_s
+
+    def _after_s(self, steps: int) -> float:
+        """Return the time of `steps`, the last validation and the test, with checkpoints; inf if it is unknown."""
         if self.validation_s is None or not self.steps_s:
             return math.inf
-        steps = min(2, self.steps_left)  # one is under way, and the request may miss the next
-        return MARGIN * (steps * statistics.mean(self.steps_s) + self._end_s()) + self.shutdown_s
-
-    def _end_s(self) -> float:
-        """Return the time of the last validation and the test, with checkpoints."""
-        return self.evaluations * self.validation_s + 2 * (self.checkpoint_s or 0.0)
+        evaluations_s, checkpoints_s = self.evaluations * self.validation_s, 2 * (self.checkpoint_s or 0.0)
+        return steps * statistics.mean(self.steps_s) + evaluations_s + checkpoints_s
 
     def stop_s(self) -> float:
         """Return the longest time until the processes of a run that is asked to stop now have ended."""

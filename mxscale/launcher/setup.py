@@ -279,7 +279,7 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
 
 
 def as_signed(run: RunDir, config: Config) -> Config:
-    """Return the config from which the signature is computed: a rerun has the first run's `auto` and null."""
+    """Return the config from which the signature is computed: a rerun has what the first run's user asked for."""
     changed, now = (run.read(directory.RERUN) or {}).get("asked", {}), flatten(to_dict(config))
     asked = {key: was for key, (chosen, was) in changed.items() if now[key] == chosen}
     return from_dict(unflatten({**now, **asked}))

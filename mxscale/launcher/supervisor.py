@@ -124,11 +124,13 @@ class Supervisor:
 
     def _request_stop(self, now: float) -> bool:
         """Ask the ranks to stop, once, after a signal or before the budget is exceeded; return whether it did."""
+        if self.stop_requested_at is not None:
+            return False
         request = self.budget.due()
         if request == Request.FINISH:
             self.run.ask_to_stop(FINISH)
             echo(f"\n{self.budget.message(request)}")
-        if self.stop_requested_at is not None or not (self.signals.reason or request == Request.STOP):
+        if not (self.signals.reason or request == Request.STOP):
             return False
         self.stop_requested_at = now
         if self.signals.reason:

@@ -75,19 +75,13 @@ def save(path, arrays: Dict[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def _on_cpu(array) -> mx.nd.NDArray:
-    if isinstance(array, mx.nd.NDArray):
-        return array.as_in_context(mx.cpu())
-    return mx.nd.array(array, ctx=mx.cpu(), dtype=array.dtype)
-
-
 def _on_host(array) -> np.ndarray:
     return array.asnumpy() if isinstance(array, mx.nd.NDArray) else array
 
 
 def load(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[str, mx.nd.NDArray]:
     """Return what `read` returns, in MXNet on the CPU."""
-    return {name: _on_cpu(array) for name, array in read(path, key, at_most).items()}
+    return {name: mx.nd.array(a, ctx=mx.cpu(), dtype=a.dtype) for name, a in read(path, key, at_most).items()}
 
 
 def read(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[str, np.ndarray]:

@@ -185,7 +185,7 @@ class Checkpointer:
         self.params_sha256 = None
         if self.comm.rank == 0:
             content = self._content(snapshot, params, residuals)
-            self.writing = self.thread.submit(self._write, content, self.best, metrics_log)
+            self.writing = self.thread.submit(self._write, content, metrics_log)
         self.saved_step = snapshot.step
 
     def wait(self) -> Optional[OSError]:
@@ -211,14 +211,14 @@ class Checkpointer:
             "under_way": bool(in_flight),
         }
         text, of_optimizer = states.encoded(states.of_trainer(self.state.optimizer))
-        others = {"exchange": in_flight, "residuals": residuals, "trained": self.state.average.state()}
-        arrays = {"params": params, "optimizer": _on_host(of_optimizer)}
-        arrays.update({name: _on_host(values) for name, values in others.items()})
+        trained = self.state.average.state()
+        others = {"optimizer": of_optimizer, "exchange": in_flight, "residuals": residuals, "trained": trained}
+        arrays = {"params": params, **{name: _on_host(values) for name, values in others.items()}}
         return Content(state, arrays, snapshot.statistics, text)
 
-    def _write(self, content: Content, best: Optional[dict], metrics_log) -> None:
+    def _write(self, content: Content, metrics_log) -> None:
         """Write a checkpoint, in the thread. Raises OSError."""
-        step = content.state["step"]
+        step, best = content.state["step"], content.state["best"]
         metrics_log.sync()
         self.params_sha256 = content.state["params_sha256"] = weights.params_sha256(content.arrays["params"])
         write(self.run.checkpoint(step), content)
@@ -233,9 +233,8 @@ class Checkpointer:
     def best_params(self) -> Dict[str, nd.NDArray]:
         """Return the parameters of the best checkpoint, of the newest one if the best is damaged. A collective.
 
-        Raises OSError as `finish` does.
+        No checkpoint may be under way.
         """
-        self.finish()
         path = self.run.checkpoint(self.best_step)
         evaluated = path if checkpoints.is_complete(path) else checkpoints.newest(self.run.checkpoints)
         self._check_agreement(evaluated)

@@ -118,9 +118,9 @@ class Trainer:
             self.monitor.step_dispatched()
             if not self.end_step():
                 return self.interrupted()
+        self.finish_checkpoint()
         if self.plan.splits.get("test") and not self.test():
             return self.interrupted()
-        self.finish_checkpoint()
         self.metrics_log.sync()
         sha256 = self.checkpointer.params_sha256
         done = {"state": "done", "exit": directory.DONE, "step": self.step, "params_sha256": sha256}

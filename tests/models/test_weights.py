@@ -61,6 +61,7 @@ def test_a_file_round_trip_is_bit_identical(tmp_path, dtype):
     loaded = weights.load(tmp_path / "w")
     assert list(loaded) == ["a.b", "c"] and loaded["a.b"].dtype == array.dtype
     assert loaded["a.b"].asnumpy().tobytes() == array.tobytes()
+    assert mx.nd.load(str(tmp_path / "w"))["c"].asnumpy().tobytes() == array[0].tobytes()
 
 
 def test_equal_arrays_give_equal_files(tmp_path):
