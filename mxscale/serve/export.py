@@ -165,7 +165,8 @@ def of_network(net, card: ModelCard) -> onnx.ModelProto:
         from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
     except ImportError:
         raise ConfigError("this MXNet cannot export to ONNX; use 1.9, as `make setup` installs it") from None
-    MXNetGraph.register("reverse", OPSET)(_reverse)
+    for operator, translate in TRANSLATIONS.items():
+        MXNetGraph.register(operator, OPSET)(translate)
     symbol, side = net(mx.sym.var(PIXELS)), card.image_size
     values = {parameter.name: parameter.data(mx.cpu()).astype("float32") for parameter in net.collect_params().values()}
     fix_gamma(symbol, values)
@@ -195,6 +196,32 @@ def _reverse(node, outputs_lookup, initializer, **_):
         initializer.append(numpy_helper.from_array(array, f"{name}_{what}"))
     source = outputs_lookup[producer][index].name
     return [helper.make_node("Slice", [source, *(f"{name}_{what}" for what in numbers)], [name], name=name)]
+
+
+def _mean(node, outputs_lookup, **_):
+    """Translate the mean of each channel; MXNet's own translation is invalid for newer packages of onnx."""
+    name, (producer, index, *_) = node["name"], node["inputs"][0]
+    if node["attrs"].get("axis") != "(2, 3)" or node["attrs"].get("keepdims") in ("True", "1"):
+        raise NotImplementedError(f"{name} is a mean of other axes than height and width, or keeps them")
+    source = outputs_lookup[producer][index].name
+    return [
+        helper.make_node("GlobalAveragePool", [source], [f"{name}_pooled"]),
+        helper.make_node("Flatten", [f"{name}_pooled"], [name], name=name),
+    ]
+
+
+def _variable(node, is_input, **context):
+    """Translate an input, or weights with their bytes, for which MXNet's own translation makes Python's numbers."""
+    name = node["name"]
+    if is_input:
+        return [helper.make_tensor_value_info(name, context["in_type"], context["in_shape"])], (np.dtype("float32"),)
+    weights = context["weights"][name]
+    context["initializer"].append(numpy_helper.from_array(weights, name))
+    return [helper.make_tensor_value_info(name, TensorProto.FLOAT, weights.shape)], (weights.dtype,)
+
+
+# Operator -> its translation, in place of that of MXNet's exporter
+TRANSLATIONS = {"reverse": _reverse, "mean": _mean, "null": _variable}
 
 
 def fix_gamma(symbol, values: dict) -> None:
