@@ -11,8 +11,6 @@ import sys
 import time
 from typing import Callable, Iterator, List, Optional, Tuple
 
-from tqdm import tqdm
-
 from mxscale.config.schema import Config
 from mxscale.cost import prices
 from mxscale.environment.other_programs import OtherPrograms, remark
@@ -106,7 +104,13 @@ class Pace:
         evaluations = math.ceil(remaining / self.every) + self.test
         expected = [remaining * step_s + evaluations * seconds for seconds in validation_s]
         bounds = (max(0.0, expected[0] - 2 * error), expected[1] + 2 * error)
-        return f"{'about ' * (count < 3)}{' to '.join(dict.fromkeys(map(tqdm.format_interval, bounds)))} left"
+        return f"{'about ' * (count < 3)}{' to '.join(dict.fromkeys(map(clock, bounds)))} left"
+
+
+def clock(seconds: float) -> str:
+    """Return a time as MM:SS or H:MM:SS."""
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:" * bool(hours) + f"{rest // 60:02d}:{rest % 60:02d}"
 
 
 class Progress:

@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import List, Optional, Set
 
-from mxscale.tracking import bounded_answers
 from mxscale.tracking.uris import sqlite_file
 from mxscale.util.file_lock import locked
 from mxscale.util.redaction import READ, excerpt
@@ -30,6 +29,8 @@ def import_mlflow(timeout_s: float):
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for downloads from a server
     import mlflow
+
+    from mxscale.tracking import bounded_answers
 
     bounded_answers.install()
     for name in ("mlflow", "alembic", "urllib3"):  # this package reports failures in one line
