@@ -17,6 +17,8 @@ from verbs import Cli
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one test process per core; more threads would slow all of them
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Ranks have a thread for each core; by default, those of one test spin while those of another compute
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job of a shell ignores it; tests send it
