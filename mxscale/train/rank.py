@@ -8,10 +8,10 @@ import signal
 import sys
 
 if __name__ == "__main__":
+    sys.modules.update(onnx=None, scipy=None, sklearn=None)  # MXNet would import them, and needs none: 120 MB per process
     # Importing MXNet installs a handler of SIGSEGV that calls exit(), which can wait for its own threads. While the
     # signal is blocked, a crash ends the process at once; main() restores the default.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGSEGV])
-    from mxscale.train import lean_mxnet  # noqa: F401
 
 import faulthandler
 import os
