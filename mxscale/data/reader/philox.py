@@ -10,9 +10,9 @@ from typing import Sequence, Tuple
 import numpy as np
 
 ROUNDS = 10
-MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-WEYL = 0x9E3779B9, 0xBB67AE85  # added to the key in each round
 WORD, BITS = np.uint64(0xFFFFFFFF), np.uint64(32)
+MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], "uint64")
+WEYL = np.array([[0x9E3779B9], [0xBB67AE85]], "uint64")  # added to the key in each round
 
 AUGMENTATION, ORDER, ROUNDS_OF_CLASSES = 0, 1, 2  # streams, which have different numbers
 STREAM_BITS = np.uint64(8)
@@ -20,12 +20,13 @@ STREAM_BITS = np.uint64(8)
 
 def philox(counters: np.ndarray, key: Tuple[int, int]) -> np.ndarray:
     """Return four random 32-bit words for each counter: (4, n) uint64 -> (4, n) uint64, all values below 2^32."""
-    c0, c1, c2, c3 = counters
-    for turn in range(ROUNDS):
-        k0, k1 = (np.uint64((word + turn * weyl) & 0xFFFFFFFF) for word, weyl in zip(key, WEYL, strict=True))
-        left, right = np.uint64(MULTIPLIERS[0]) * c0, np.uint64(MULTIPLIERS[1]) * c2
-        c0, c1, c2, c3 = (right >> BITS) ^ c1 ^ k0, right & WORD, (left >> BITS) ^ c3 ^ k1, left & WORD
-    return np.stack([c0, c1, c2, c3])
+    even, odd = counters[::2], counters[1::2]  # words 0 and 2, 1 and 3
+    added = np.array(key, "uint64")[:, None]
+    for _ in range(ROUNDS):
+        product = (MULTIPLIERS * even)[::-1]
+        even, odd = (product >> BITS) ^ odd ^ (added & WORD), product & WORD
+        added = added + WEYL
+    return np.stack([even[0], odd[0], even[1], odd[1]])
 
 
 def uniform(seed: int, epoch: int, images: Sequence[int], draws: int) -> np.ndarray:
@@ -33,6 +34,8 @@ def uniform(seed: int, epoch: int, images: Sequence[int], draws: int) -> np.ndar
 
     `images` are numbers below 2^56, as `order` and `balanced_order` return them.
     """
+    if not draws:
+        return np.empty((len(images), 0))
     blocks, numbers = -(-draws // 4), np.asarray(images, "uint64")[:, None]
     counters = np.empty((4, len(images), blocks), "uint64")
     counters[0], counters[1], counters[2] = np.arange(blocks), numbers & WORD, epoch

@@ -49,13 +49,19 @@ class Training:
         self.interpolation = INTERPOLATIONS[data.interpolation]
         self.warp = Warp(data.augment, self.interpolation)
         self.steps = []  # after the flip: (its random numbers, step)
-        self.draws, end = WARP + Warp.draws, COLOURS
+        self.draws, end = self.geometry(), COLOURS
         for step in (ColourJitter(data.augment), HlsShift(data.augment), Erasing(data.augment, data.mean)):
             start, end = end, end + step.draws
             if step.is_on:
                 self.steps.append((slice(start, end), step))
                 self.draws = end
         self.log_ratio = tuple(math.log(ratio) for ratio in data.augment.ratio)
+
+    def geometry(self) -> int:
+        """Return how many of an image's first random numbers warp, crop and flip need."""
+        if self.warp.is_on:
+            return WARP + Warp.draws
+        return {"random_resized": WARP, "random": AREAS}.get(self.augment.crop, FLIP + 1 if self.augment.flip else 0)
 
     def __call__(self, content: bytes, draws: Sequence[float], out: np.ndarray) -> None:
         """Write the image's (3, side, side) uint8 RGB to `out`. Raises BadImage."""
