@@ -120,6 +120,9 @@ def rank_environment(config: Config, placed: Placement, environ: Mapping[str, st
     env["OMP_NUM_THREADS"] = str(threads_per_rank(config, placed))
     env.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(config.launch.stall_s)))  # its wait for a peer
     env.setdefault("HOROVOD_FUSION_THRESHOLD", "0")  # distributed/exchange.py has its own buckets
+    if config.comm.transport == "mpi":
+        # A thread of each rank polls while it waits for its peers; by default it keeps the core from one that computes
+        env.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     if config.comm.double_buffering:
         # Horovod's ranks communicate in every cycle (1 ms), even without gradients, and that takes CPU time.
         # With double buffering no rank waits for an exchange at once (docs/exchange.md)

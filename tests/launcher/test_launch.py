@@ -72,6 +72,14 @@ def test_a_fusion_threshold_of_the_environment_wins():
     assert command.env["HOROVOD_FUSION_THRESHOLD"] == "1024"
 
 
+@pytest.mark.parametrize("transport, environ, yields", [
+    ("mpi", {}, "1"), ("mpi", {"OMPI_MCA_mpi_yield_when_idle": "0"}, "0"), ("gloo", {}, None),
+])  # fmt: skip
+def test_ranks_that_wait_in_mpi_leave_their_core_to_others(transport, environ, yields):
+    env = only_command({"backend": "horovod", "transport": transport}, ranks=2, environ=environ).env
+    assert env.get("OMPI_MCA_mpi_yield_when_idle") == yields
+
+
 @pytest.mark.parametrize("double, environ, cycle", [
     (True, {}, "5"), (False, {}, None), (True, {"HOROVOD_CYCLE_TIME": "1"}, "1"),
 ])  # fmt: skip
