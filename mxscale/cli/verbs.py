@@ -9,30 +9,11 @@ from typing import Any, Callable, Dict, Optional, Tuple
 from hydra.core.hydra_config import HydraConfig
 
 from mxscale.cli.settings import resolve, validated, with_choices, with_typed_size
+from mxscale.config import verb_settings
 from mxscale.config.networks import NAMES
 from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.config.validation import validate
-from mxscale.config.verb_settings import (
-    AllReduce,
-    DataPage,
-    Diagnose,
-    Doctor,
-    Evaluate,
-    Export,
-    FindLr,
-    InputRates,
-    Layers,
-    PlanVerb,
-    Predict,
-    Prices,
-    Register,
-    Replay,
-    Report,
-    Runs,
-    Score,
-    Sync,
-    grouped,
-)  # fmt: skip
+from mxscale.config.verb_settings import grouped
 from mxscale.cost import price_list, run_cost
 from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
@@ -42,13 +23,13 @@ from mxscale.tracking import tracker
 # raises ConfigError. It imports NumPy, MXNet and matplotlib only if its command line is valid.
 
 
-def plan(values: dict, options: PlanVerb) -> None:
+def plan(values: dict, options: verb_settings.PlanVerb) -> None:
     from mxscale.planner import planning
 
     planning.main(validate(from_dict(planning.without_data(values))), options.plan, options.json)
 
 
-def prices(values: dict, options: Prices) -> None:
+def prices(values: dict, options: verb_settings.Prices) -> None:
     config = _resolved(values)
     if options.update is not None:
         echo(price_list.update(config, options.update, options.as_of, options.source, today=date.today()))
@@ -58,7 +39,7 @@ def prices(values: dict, options: Prices) -> None:
         echo(price_list.listing(config))
 
 
-def score(values: dict, options: Score) -> None:
+def score(values: dict, options: verb_settings.Score) -> None:
     from mxscale.perfmodel.published import score as published
 
     _validated(values)
@@ -66,13 +47,13 @@ def score(values: dict, options: Score) -> None:
     echo(json.dumps(scores) if options.json else published.show(scores))
 
 
-def sync(values: dict, options: Sync) -> int:
+def sync(values: dict, options: verb_settings.Sync) -> int:
     run, uri = RunDir(options.run), _validated(values).tracking.uri
     run.config()  # raises ConfigError for another folder
     return tracker.sync(run, uri, run_cost.cost_of(run))
 
 
-def evaluate(values: dict, options: Evaluate) -> None:
+def evaluate(values: dict, options: verb_settings.Evaluate) -> None:
     from mxscale.serve import evaluate as evaluation
 
     overrides = HydraConfig.get().overrides.task
@@ -80,7 +61,7 @@ def evaluate(values: dict, options: Evaluate) -> None:
     evaluation.main(resolve(validate(from_dict(with_typed_size(values, overrides)))), typed, options)
 
 
-def layers(values: dict, options: Layers) -> None:
+def layers(values: dict, options: verb_settings.Layers) -> None:
     _validated(values)
     from mxscale.models import layer_table as table
 
@@ -88,7 +69,7 @@ def layers(values: dict, options: Layers) -> None:
     echo(table.write(rows, options.output) if options.output else table.text(rows))
 
 
-def data(values: dict, options: DataPage) -> None:
+def data(values: dict, options: verb_settings.DataPage) -> None:
     images, weights = {**values["data"], "root": options.root}, {**values["model"], "pretrained": "imagenet"}
     config = _as_a_run({**values, "entry": "finetune", "data": images, "model": weights})
     from mxscale.diagnose import data_page
@@ -133,43 +114,43 @@ VERBS: Dict[str, Verb] = {
     "train": Verb("train", "train a network from random or pretrained weights"),
     "finetune": Verb("train", "replace the head of a trained network and train it on other classes"),
     "find-lr": Verb("train", "suggest a learning rate by a short run whose rate rises until the loss diverges",
-        _main("diagnose.find_lr", _as_a_run, "find_lr"), grouped("find_lr", FindLr)),
+        _main("diagnose.find_lr", _as_a_run, "find_lr"), grouped("find_lr", verb_settings.FindLr)),
     "data": Verb("train", "write a page on a folder of images, as fine-tuning sees them: mxscale data ROOT",
-        data, DataPage, ("data", "data.augment", "batch"), ("root",)),
+        data, verb_settings.DataPage, ("data", "data.augment", "batch"), ("root",)),
     "predict": Verb("use", "predict the classes of images: mxscale predict MODEL IMAGES",
-        _main("serve.predict", _validated), Predict, ("model", "tracking"), ("source",), "images"),
+        _main("serve.predict", _validated), verb_settings.Predict, ("model", "tracking"), ("source",), "images"),
     "evaluate": Verb("use", "evaluate a network on a labelled split: mxscale evaluate MODEL",
-        evaluate, Evaluate, ("data", "tracking"), ("source",)),
+        evaluate, verb_settings.Evaluate, ("data", "tracking"), ("source",)),
     "export": Verb("use", "write a network as ONNX, as MXNet's symbol, or as safetensors: mxscale export MODEL",
-        _main("serve.export", _validated), Export, ("model", "tracking"), ("source",)),
+        _main("serve.export", _validated), verb_settings.Export, ("model", "tracking"), ("source",)),
     "register": Verb("use", "log a run's network as an MLflow model, and register it: mxscale register RUN [NAME]",
-        _main("serve.register", _validated), Register, ("tracking",), ("source", "registered")),
+        _main("serve.register", _validated), verb_settings.Register, ("tracking",), ("source", "registered")),
     "layers": Verb("use", "print the layers of networks with their parameters and FLOPs: mxscale layers NETWORK",
-        layers, Layers, (), listed="networks"),
+        layers, verb_settings.Layers, (), listed="networks"),
     "diagnose": Verb("measure", "measure where the time of a training step goes, and suggest settings",
-        _main("diagnose.diagnosis", _as_a_run, "diagnose"), grouped("diagnose", Diagnose)),
+        _main("diagnose.diagnosis", _as_a_run, "diagnose"), grouped("diagnose", verb_settings.Diagnose)),
     "test-io": Verb("measure", "measure the input pipeline in images/s by reader and threads",
-        _main("diagnose.input_rates", _resolved, "io"), grouped("io", InputRates),
+        _main("diagnose.input_rates", _resolved, "io"), grouped("io", verb_settings.InputRates),
         ("data", "data.augment", "tracking")),
     "test-allreduce": Verb("measure", "measure the time of an all-reduce by message size",
-        _main("diagnose.all_reduce", _resolved, "allreduce"), grouped("allreduce", AllReduce),
+        _main("diagnose.all_reduce", _resolved, "allreduce"), grouped("allreduce", verb_settings.AllReduce),
         ("comm", "launch", "tracking")),
     "doctor": Verb("measure", "check this machine and its hosts for what would prevent a run",
-        _main("doctor.doctor", _validated, "json"), Doctor),
+        _main("doctor.doctor", _validated, "json"), verb_settings.Doctor),
     "plan": Verb("plan", "estimate throughput, scaling efficiency and cost before renting machines",
-        plan, PlanVerb),
+        plan, verb_settings.PlanVerb),
     "prices": Verb("plan", "list known machine prices, compute a bill, or import a newer price list",
-        prices, Prices, ("", "machine")),
+        prices, verb_settings.Prices, ("", "machine")),
     "score": Verb("plan", "compare the performance model with published throughputs",
-        score, Score, ()),
+        score, verb_settings.Score, ()),
     "runs": Verb("reproduce", "list recorded runs, newest first: mxscale runs [WORDS], such as finished mnist",
-        _main("records.listing", _validated), Runs, (), listed="words"),
+        _main("records.listing", _validated), verb_settings.Runs, (), listed="words"),
     "report": Verb("reproduce", "write figures and tables of recorded runs; compare runs with published claims",
-        _main("report.report", _validated, "report"), grouped("report", Report), ("", "tracking")),
+        _main("report.report", _validated, "report"), grouped("report", verb_settings.Report), ("", "tracking")),
     "sync": Verb("reproduce", "send what MLflow lacks of a run: mxscale sync RUN_DIR",
-        sync, Sync, ("tracking",), ("run",)),
+        sync, verb_settings.Sync, ("tracking",), ("run",)),
     "replay": Verb("reproduce", "repeat a published figure or table beside its numbers: mxscale replay NAME",
-        _main("cli.replaying", dict), Replay, None, ("replay",)),
+        _main("cli.replaying", dict), verb_settings.Replay, None, ("replay",)),
 }  # fmt: skip
 
 

@@ -63,7 +63,8 @@ class Usage:
     def sample(self) -> Dict[str, float]:
         """Return metric -> value; what is unknown is omitted."""
         metrics = {}
-        parts = (self._processor, self._other_programs, self._memory, self._disk, self._traffic, self._gpus.sample)
+        parts = (self._processor, lambda: {OTHERS: self._others.share()}, self._memory, self._disk, self._traffic,
+                 self._gpus.sample)  # fmt: skip
         for part in parts:
             with suppress(OSError, ValueError, IndexError, psutil.Error):
                 metrics.update(part())
@@ -77,9 +78,6 @@ class Usage:
             return {"cpu_utilization_percentage": 100 * (used_s - before[1]) / (at - before[2]) / quota}
         shares = [by_core[core] for core in os.sched_getaffinity(0)]
         return {"cpu_utilization_percentage": sum(shares) / len(shares)}
-
-    def _other_programs(self) -> Dict[str, float]:
-        return {OTHERS: self._others.share()}
 
     @staticmethod
     def _cpu_use() -> Optional[Tuple[float, float, float]]:

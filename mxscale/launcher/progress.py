@@ -9,6 +9,7 @@ import os
 import statistics
 import sys
 import time
+from datetime import timedelta
 from typing import Callable, Iterator, List, Optional, Tuple
 
 from mxscale.config.schema import Config
@@ -104,13 +105,8 @@ class Pace:
         evaluations = math.ceil(remaining / self.every) + self.test
         expected = [remaining * step_s + evaluations * seconds for seconds in validation_s]
         bounds = (max(0.0, expected[0] - 2 * error), expected[1] + 2 * error)
-        return f"{'about ' * (count < 3)}{' to '.join(dict.fromkeys(map(clock, bounds)))} left"
-
-
-def clock(seconds: float) -> str:
-    """Return a time as MM:SS or H:MM:SS."""
-    hours, rest = divmod(int(seconds), 3600)
-    return f"{hours}:" * bool(hours) + f"{rest // 60:02d}:{rest % 60:02d}"
+        clocks = [str(timedelta(seconds=int(bound))).removeprefix("0:") for bound in bounds]
+        return f"{'about ' * (count < 3)}{' to '.join(dict.fromkeys(clocks))} left"
 
 
 class Progress:

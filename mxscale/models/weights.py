@@ -251,13 +251,9 @@ def _problems(expected: dict, arrays: dict) -> str:
     common = [n for n in expected if n in arrays]
     sizes = {n: (arrays[n].shape, expected[n].shape) for n in common if arrays[n].shape != expected[n].shape}
     shapes = [f"{n} {in_file} in the file, {in_network} in the network" for n, (in_file, in_network) in sizes.items()]
-    values = [n for n in common if not _is_finite(arrays[n])]
+    values = [n for n in common if not np.isfinite(_on_host(arrays[n])).all()]
     details = _listed({"shapes differ:": shapes, "not a number or infinite:": values})
     return "; ".join(filter(None, (differences(expected, arrays), details)))
-
-
-def _is_finite(array) -> bool:
-    return np.isfinite(_on_host(array)).all()
 
 
 def _listed(problems: Dict[str, List[str]]) -> str:

@@ -52,15 +52,11 @@ def draw(history: List[dict], steps_per_epoch: int) -> bytes:
             on.set_title(f"{title}, {unit}" if unit else title, fontsize=10)
             on.set_xlabel("epoch")
             on.grid()
-        if _spread(panels[0]) > WIDE:
+        losses = [value for line in panels[0].lines for value in line.get_ydata() if value > 0]
+        if losses and max(losses) > WIDE * min(losses):
             panels[0].set_yscale("log")
         panels[0].legend(fontsize=9)
         return canvas.as_png(figure, DPI)
-
-
-def _spread(on) -> float:
-    values = [value for line in on.lines for value in line.get_ydata() if value > 0]
-    return max(values) / min(values) if values else 1.0
 
 
 def points(history: List[dict], metric: str, steps_per_epoch: int) -> Tuple[List[float], List[float]]:

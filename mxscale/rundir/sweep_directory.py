@@ -63,10 +63,6 @@ class SweepDirectory(RunDir):
     def attempt(self) -> int:
         return self.facts()["attempt"]
 
-    def in_other_process(self) -> bool:
-        """Return whether the sweep itself runs in another process."""
-        return self.facts()["process"] != this_process()
-
     def write_trial(self, trial: TrialRecord) -> None:
         name, folder = f"{trial.attempt}-{trial.number:04d}-{trial.key[:12]}.json", self.path / "cells"
         folder.mkdir(exist_ok=True)

@@ -115,11 +115,7 @@ def write_safetensors(trained: Network, path: str) -> str:
 
 
 # Value of format -> its writer, and the end of the default name
-FORMATS = {
-    "onnx": (write_onnx, ONNX),
-    "symbol": (write_symbol, ""),
-    "safetensors": (write_safetensors, ".safetensors"),
-}
+FORMATS = {"onnx": (write_onnx, ONNX), "symbol": (write_symbol, ""), "safetensors": (write_safetensors, ".safetensors")}
 
 
 # ---------------------------------------------------------------- ONNX
@@ -204,10 +200,8 @@ def _mean(node, outputs_lookup, **_):
     if node["attrs"].get("axis") != "(2, 3)" or node["attrs"].get("keepdims") in ("True", "1"):
         raise NotImplementedError(f"{name} is a mean of other axes than height and width, or keeps them")
     source = outputs_lookup[producer][index].name
-    return [
-        helper.make_node("GlobalAveragePool", [source], [f"{name}_pooled"]),
-        helper.make_node("Flatten", [f"{name}_pooled"], [name], name=name),
-    ]
+    pooled = helper.make_node("GlobalAveragePool", [source], [f"{name}_pooled"])
+    return [pooled, helper.make_node("Flatten", [f"{name}_pooled"], [name], name=name)]
 
 
 def _variable(node, is_input, **context):

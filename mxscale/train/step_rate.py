@@ -16,13 +16,12 @@ from mxnet import autograd, gluon
 from mxscale.models import zoo
 
 STEPS = 3
-CLASSES = 10
 
 
 def rate(name: str, side: int, batch: int) -> float:
     """Return images/s of a network, after a first step, on the GPU if MXNet sees one."""
     device = mx.gpu(0) if mx.context.num_gpus() else mx.cpu()
-    net = zoo.build(name, CLASSES)
+    net = zoo.build(name, classes=10)
     zoo.initialise(net, 1, [device], zero_gamma=True, fitted=False)
     zoo.finish(net, (1, 3, side, side), [device])
     net.hybridize(static_alloc=True, static_shape=True)
