@@ -259,14 +259,14 @@ def float_input(network):
 
 
 def external_data(network):
-    tensor = next(each for each in network.graph.initializer if len(each.float_data) > 100)
-    tensor.ClearField("float_data")
+    tensor = next(each for each in network.graph.initializer if len(each.raw_data) > 400)
+    tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="weights.bin")
 
 
 def giant_tensor(network):
-    tensor = next(each for each in network.graph.initializer if len(each.float_data) > 100)
+    tensor = next(each for each in network.graph.initializer if len(each.raw_data) > 400)
     tensor.dims[:] = [2**40, 2**20]
 
 
