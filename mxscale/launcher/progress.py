@@ -9,7 +9,6 @@ import os
 import statistics
 import sys
 import time
-from datetime import timedelta
 from typing import Callable, Iterator, List, Optional, Tuple
 
 from mxscale.config.schema import Config
@@ -105,8 +104,9 @@ class Pace:
         evaluations = math.ceil(remaining / self.every) + self.test
         expected = [remaining * step_s + evaluations * seconds for seconds in validation_s]
         bounds = (max(0.0, expected[0] - 2 * error), expected[1] + 2 * error)
-        clocks = [str(timedelta(seconds=int(bound))).removeprefix("0:") for bound in bounds]
-        return f"{'about ' * (count < 3)}{' to '.join(dict.fromkeys(clocks))} left"
+        from tqdm import tqdm  # not at the start, whose time it would add to
+
+        return f"{'about ' * (count < 3)}{' to '.join(dict.fromkeys(map(tqdm.format_interval, bounds)))} left"
 
 
 class Progress:

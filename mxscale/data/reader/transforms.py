@@ -49,7 +49,7 @@ class Training:
         self.interpolation = INTERPOLATIONS[data.interpolation]
         self.warp = Warp(data.augment, self.interpolation)
         self.steps = []  # after the flip: (its random numbers, step)
-        self.draws, end = self.geometry(), COLOURS
+        self.draws, end = self.geometric_draws(), COLOURS
         for step in (ColourJitter(data.augment), HlsShift(data.augment), Erasing(data.augment, data.mean)):
             start, end = end, end + step.draws
             if step.is_on:
@@ -57,7 +57,7 @@ class Training:
                 self.draws = end
         self.log_ratio = tuple(math.log(ratio) for ratio in data.augment.ratio)
 
-    def geometry(self) -> int:
+    def geometric_draws(self) -> int:
         """Return how many of an image's first random numbers warp, crop and flip need."""
         if self.warp.is_on:
             return WARP + Warp.draws
