@@ -21,7 +21,7 @@ CODE = Path(__file__).with_name("served_model.py")
 PACKAGE = CODE.parents[1]
 IMPORTED = (  # by CODE, below PACKAGE
     "__init__.py", "data/__init__.py", "data/central_crop.py", "data/images.py", "data/missing_data.py",
-    "util/__init__.py", "util/regular_files.py",
+    "util/__init__.py", "util/mxnet_import.py", "util/regular_files.py",
 )  # fmt: skip
 
 
