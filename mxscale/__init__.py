@@ -2,8 +2,8 @@
 
 import sys
 
-from mxscale.util.mxnet_import import DeferredOperators
+from mxscale.util.mxnet_import import QuickImport
 
 __version__ = "0.1.0"
 
-sys.meta_path.insert(0, DeferredOperators())
+sys.meta_path.insert(0, QuickImport())

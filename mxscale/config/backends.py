@@ -58,6 +58,10 @@ class Backend:
     gpus_only: bool = False  # does not train on a CPU
     aliases: Tuple[str, ...] = ()  # MXNet's kvstore types that are refused with a pointer to this back end
 
+    def connects(self, ranks: int) -> bool:
+        """Return whether ranks need Horovod: one rank alone has nobody to exchange gradients with."""
+        return self.uses_horovod and (ranks > 1 or self.needs_servers)
+
     def repeats(self, ranks: int) -> bool:
         """Return whether two runs of one configuration with this number of ranks give the same bits."""
         return self.repeatable_ranks is None or ranks <= self.repeatable_ranks

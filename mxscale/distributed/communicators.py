@@ -24,7 +24,8 @@ def open_communicator(comm: Comm, devices: int = 1):
     Args:
         devices: Total number of devices that train.
     """
-    return resolve_name(comm.entry.implementation)(comm, devices)
+    alone = comm.entry.uses_horovod and not comm.entry.connects(devices)
+    return Local() if alone else resolve_name(comm.entry.implementation)(comm, devices)
 
 
 def flatten(arrays) -> nd.NDArray:

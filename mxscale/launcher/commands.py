@@ -49,10 +49,11 @@ def commands(
     ranks = placed.processes(config.comm)
     # horovodrun starts a rank in every slot of -H, regardless of -np
     occupied = replace(placed, ranks=ranks, hosts=placed.hosts_of_ranks(config.comm)).occupied
-    if config.comm.transport == "gloo" and len(occupied) == 1 and not occupied[0].here:
-        started = Command(_gloo(config.launch, ranks, env, "") + rank, env)
+    connects = config.comm.entry.connects(ranks)
+    if len(occupied) == 1 and not occupied[0].here and not (connects and config.comm.transport == "mpi"):
+        started = Command((_gloo(config.launch, ranks, env, "") if connects else []) + rank, env)
         return [_over_ssh(occupied[0], started, environ), *servers]
-    if config.comm.entry.uses_horovod:
+    if connects:
         where = ",".join(f"{host.address}:{host.slots}" for host in occupied)
         rank = LAUNCHERS[config.comm.transport](config.launch, ranks, env, where) + rank
     return [Command(rank, env), *servers]

@@ -6,10 +6,6 @@ pack nor download.
 """
 
 import sys
-
-if __name__ == "__main__":
-    sys.modules.update(onnx=None, scipy=None, sklearn=None)  # see rank.py
-
 from dataclasses import replace
 from typing import Optional, Sequence, Tuple, Union
 

@@ -8,7 +8,6 @@ import signal
 import sys
 
 if __name__ == "__main__":
-    sys.modules.update(onnx=None, scipy=None, sklearn=None)  # MXNet would import them, and none is needed: 120 MB
     # Importing MXNet installs a handler of SIGSEGV that calls exit(), which can wait for its own threads. While the
     # signal is blocked, a crash ends the process at once; main() restores the default.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGSEGV])

@@ -4,10 +4,6 @@ It prints images/s: forward and backward pass of generated images, and the updat
 """
 
 import sys
-
-if __name__ == "__main__":
-    sys.modules.update(onnx=None, scipy=None, sklearn=None)  # see rank.py
-
 import time
 
 import mxnet as mx
