@@ -6,4 +6,4 @@ from mxscale.util.mxnet_import import QuickImport
 
 __version__ = "0.1.0"
 
-sys.meta_path.insert(0, QuickImport())
+sys.meta_path.insert(0, QuickImport)

@@ -7,7 +7,6 @@ calls some sixty. Here each is compiled at its first call. And MXNet imports lib
 import re
 import sys
 from functools import partial
-from importlib.abc import MetaPathFinder
 from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Callable
@@ -16,10 +15,11 @@ FOR_TESTS = ("scipy", "sklearn")
 FUNCTION = re.compile(r"\s*def (\w+)\(")
 
 
-class QuickImport(MetaPathFinder):
-    """Finds MXNet's modules as Python does, and has those of EXECUTED executed in another way."""
+class QuickImport:
+    """A finder in sys.meta_path: it finds MXNet's modules as Python does, and has some executed as EXECUTED says."""
 
-    def find_spec(self, name, path=None, target=None):
+    @staticmethod
+    def find_spec(name, path=None, target=None):
         if name not in EXECUTED:
             return None
         spec = PathFinder.find_spec(name, path, target)

@@ -387,32 +387,26 @@ def test_a_replay_whose_run_does_not_compose_is_refused(capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_replay_continues_where_it_was_killed(cli):
+def test_replay_continues_where_it_was_interrupted_and_killed(cli):
     """Finished runs are kept, and the page of a half-finished replay shows what is missing."""
-    pages = cli.folder / "pages"
-    words = ("beeva-p2-resnet50", "scale=small", "max_steps=2", f"output={pages}")
-    process = cli.start("replay", *words, small=False)
-    for line in process.stdout:
-        if line.startswith("trial 2 "):
-            break
+    page = cli.folder / "pages" / "beeva-p2-resnet50.html"
+    words = ("beeva-p2-resnet50", "scale=small", "rounds=1", "max_steps=2", f"output={page.parent}")
+
+    def started(trial: int):
+        process = cli.start("replay", *words, small=False)
+        next(line for line in process.stdout if line.startswith(f"trial {trial} "))
+        return process
+
+    process = started(trial=1)
+    os.kill(process.pid, signal.SIGINT)
+    assert "0 of 2 runs" in cli.ended(process, 75).out
+    assert "not run yet: the same command continues" in page.read_text()
+    process = started(trial=2)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     done = cli("replay", *words, small=False)
-    assert done.out.count("already finished") >= 2 and "6 of 6 runs" in done.out
-    assert "Without a result" not in (pages / "beeva-p2-resnet50.html").read_text()
-
-
-@pytest.mark.slow
-def test_interrupted_replay_ends_with_75_and_a_page_of_what_is_missing(cli):
-    pages = cli.folder / "pages"
-    process = cli.start("replay", "beeva-p2-resnet50", "scale=small", f"output={pages}", small=False)
-    for line in process.stdout:
-        if line.startswith("epoch 1 "):
-            break
-    os.kill(process.pid, signal.SIGINT)
-    out = cli.ended(process, 75).out
-    assert "0 of 6 runs" in out
-    assert "not run yet: the same command continues" in (pages / "beeva-p2-resnet50.html").read_text()
+    assert "already finished" in done.out and "2 of 2 runs" in done.out
+    assert "Without a result" not in page.read_text()
 
 
 @pytest.mark.slow
