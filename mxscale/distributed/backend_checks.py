@@ -41,7 +41,7 @@ def check_backend(comm: Comm, optimizer: str, device: str, ranks: int, hosts=())
         )
     if entry.gpus_only and device != "gpu":
         raise ConfigError(f"comm={entry.name}: sums on GPUs only; use comm={DEFAULT}, or launch.device=gpu")
-    if entry.uses_horovod:
+    if entry.connects(ranks):
         check_transport(comm)
     servers = math.ceil(server_count(comm, placed.processes(comm)) / max(1, len(hosts)))
     if servers > MOST_SERVERS:

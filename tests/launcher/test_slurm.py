@@ -94,7 +94,7 @@ class Slurm:
     def submit(self, cli, *settings, options=()) -> str:
         """Submit a run and return the number of the job."""
         output = f"--output={self.folder}/%j.out"
-        words = [*cli.overrides, *SMALL, "launch.threads=1", *settings]
+        words = [*cli.overrides, *SMALL, "launch.ranks=auto", "launch.threads=1", *settings]
         return self("sbatch", "--parsable", "--ntasks=2", output, *options, str(SCRIPT), *words).strip()
 
     def facts(self, job) -> dict:

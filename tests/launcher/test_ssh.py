@@ -106,7 +106,7 @@ def test_two_hosts_give_the_weights_of_one(cli, ssh, on_this_machine, transport,
     before = ssh.logins()
     # Both hosts are this machine: its containers' bridges, which come and go, do not connect them
     env = {**ssh.env, "OMPI_MCA_btl_tcp_if_include": "127.0.0.0/8"}
-    ended = cli("train", *CASE, f"comm.transport={transport}", f"launch.hosts=[{hosts}]", env=env)
+    ended = cli("train", *CASE, f"comm.transport={transport}", f"launch.hosts=[{hosts}]", "launch.ranks=2", env=env)
     a, b = (host.partition(":")[0] for host in hosts.split(","))
     assert f"ranks     2 on {a}, {b} on cpu" in ended.out
     assert ssh.logins() > before

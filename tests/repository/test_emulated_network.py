@@ -104,7 +104,7 @@ def test_node_as_machine_has_its_own_cores(allowed):
 @pytest.mark.slow
 def test_two_nodes_train_the_weights_of_one_machine(allowed, cli):
     with Network(2, "1gbit") as nodes:
-        remote = cli("train", "launch.threads=1", f"launch.hosts={nodes.hosts}", env=nodes.env())
+        remote = cli("train", "launch.threads=1", "launch.ranks=2", f"launch.hosts={nodes.hosts}", env=nodes.env())
         assert f"ranks     2 on {', '.join(nodes.addresses)} on cpu" in remote.out
         sent = int(subprocess.check_output(nodes.inside(1, "cat", "/proc/net/dev"), text=True).split()[-8])
     here = cli("train", "launch.threads=1", "launch.ranks=2")

@@ -11,8 +11,9 @@ from repository import ROOT
 
 from mxscale.rundir.directory import RunDir
 
-# Small enough to end in seconds: 120 training images, 5 steps of 24 in an epoch.
-SMALL = ["data.train_per_class=24", "batch.per_device=12", "epochs=2", "log_every=1", "tracking=none"]
+# Small enough to end in seconds: 120 training images of 16 px, 10 steps of 12 in an epoch, on one rank.
+SMALL = ["data.train_per_class=24", "data.image_size=16", "batch.per_device=12", "epochs=2", "log_every=1",
+         "launch.ranks=1", "tracking=none"]  # fmt: skip
 
 
 class Cli:

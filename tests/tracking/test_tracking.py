@@ -37,12 +37,15 @@ def child(code, *arguments, **options):
 
 SYNC = "import sys; from mxscale.cli.main import main; sys.exit(main(['sync', sys.argv[1]]))"
 
-# A sync that is killed before a write of its state
-DYING_SYNC = (
-    """
+# Syncs that are killed before a write of their state, one after another, and a last one that is not. MLflow, whose
+# import takes seconds, is imported once.
+DYING_SYNCS = """
 import os, signal, sys
+import mlflow
+from mxscale.cli.main import main
 from mxscale.tracking import sync_state
-save, writes = sync_state.save, int(sys.argv.pop())
+
+save, run = sync_state.save, sys.argv[1]
 
 def dying_save(*arguments):
     global writes
@@ -52,9 +55,15 @@ def dying_save(*arguments):
     save(*arguments)
 
 sync_state.save = dying_save
+for writes in map(int, sys.argv[2:]):
+    process = os.fork()
+    if process == 0:
+        os._exit(main(["sync", run]))
+    status = os.waitpid(process, 0)[1]
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status
+sync_state.save = save
+sys.exit(main(["sync", run]))
 """
-    + SYNC
-)
 
 
 @pytest.fixture(scope="module")
@@ -277,9 +286,9 @@ def test_sync_after_kill_sends_each_line_once(tmp_path):
     add_sample(run)
     end(run)
     # Writes before each kill: the id | the run | three batches | the samples | the status
-    for writes in (0, 1, 2, 1, 1, 1, 1):
-        assert child(DYING_SYNC, run, writes).wait(120) == -signal.SIGKILL
-    assert child(SYNC, run).wait(120) == 0
+    process = child(DYING_SYNCS, run, 0, 1, 2, 1, 1, 1, 1)
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, (out, err)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     [found] = runs_in(uri)
     assert found.info.status == "FINISHED"

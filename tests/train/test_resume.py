@@ -244,8 +244,8 @@ def test_jittered_enqueues_keep_the_same_bytes(cli, tmp_path, data_cache):
 
 
 def test_dropout_and_buffers_of_two_ranks_resume_to_same_bytes(cli):
-    case = ["epochs=1", "checkpoint.every_steps=1", "launch.ranks=2", "model.name=squeezenet1.1", "optimizer.lr=0.01",
-            "comm.double_buffering=true", "comm.compression=fp16"]  # fmt: skip
+    case = ["epochs=1", "checkpoint.every_steps=1", "launch.ranks=2", "model.name=squeezenet1.1", "data.image_size=32",
+            "optimizer.lr=0.01", "comm.double_buffering=true", "comm.compression=fp16"]  # fmt: skip
     uninterrupted = cli("train", *case)
     process = cli.start("train", *case)
     run = cli.run_of(process)

@@ -69,7 +69,7 @@ def test_a_run_that_is_asked_to_finish_ends_as_at_its_last_step(new):
 
 
 def test_two_ranks_interrupt_validation_with_checkpoint(cli):
-    case = ["launch.ranks=2", "model=resnet18_v1b", "data.image_size=128", "data.train_per_class=4", "max_steps=4",
+    case = ["launch.ranks=2", "model=resnet18_v1b", "data.image_size=96", "data.train_per_class=4", "max_steps=4",
             "batch.per_device=1"]  # fmt: skip
     expected = cli("train", *case)
     process = cli.start("train", *case)
