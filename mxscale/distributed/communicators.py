@@ -18,7 +18,7 @@ from mxscale.distributed.rendezvous import rendezvous
 from mxscale.environment.gpus import library_version
 
 
-def open_communicator(comm: Comm, devices: int = 1):
+def open_communicator(comm: Comm, devices: int):
     """Return this process's communicator, as the launcher's environment variables describe it.
 
     Args:

@@ -317,7 +317,7 @@ def test_double_buffering_sums_shards_of_the_same_step():
 # ---------------------------------------------------------------- real ranks
 
 RANK = """
-import json, sys
+import json, os, sys
 import mxnet as mx, numpy as np
 from mxscale.config.schema import Comm
 from mxscale.models import weights, zoo
@@ -326,7 +326,7 @@ from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.exchange import Share, make_exchange
 from mxscale.train.shard_statistics import ShardStatistics
 
-comm = open_communicator(Comm())
+comm = open_communicator(Comm(), int(os.environ["HOROVOD_SIZE"]))
 results = {"rank": comm.rank, "size": comm.size, "local_rank": comm.local_rank}
 
 def of_rank(rank, step):

@@ -152,7 +152,7 @@ from mxscale.distributed.communicators import open_communicator
 from mxscale.train.trainer import Trainer
 
 run = RunDir(sys.argv[1])
-comm = open_communicator(run.config().comm)
+comm = open_communicator(run.config().comm, run.plan().sizes.ranks)
 Trainer(run, run.config(), run.plan(), comm, attempt=1).train()
 
 def summed(name, values):

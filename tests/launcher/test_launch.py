@@ -12,6 +12,7 @@ from mxscale.environment.hosts import Host
 from mxscale.environment.placement import Placement, threads_per_rank
 from mxscale.launcher.commands import HOROVODRUN, ROOT, Gone, commands, gone_ranks
 from mxscale.launcher.context import Signals
+from mxscale.rundir.plan import Address
 
 RANK = [sys.executable, "-m", "mxscale.train.rank", "/runs/a", "1"]
 ENVIRON = {
@@ -29,14 +30,26 @@ ENVIRON = {
 }
 
 
+SERVED = Placement(1, 8, scheduler=Address("127.0.0.1", 9000))
+
+
 def only_command(comm, ranks=1, cores=8, environ=ENVIRON, hosts=(), **settings):
     config = from_dict({"comm": comm, **settings})
     (command,) = commands(config, "/runs/a", 1, Placement(ranks, cores, hosts), environ)
     return command
 
 
-def test_a_local_rank_needs_no_launcher():
-    assert only_command({"backend": "local"}).argv == RANK
+@pytest.mark.parametrize("comm", [{"backend": "local"}, {"transport": "gloo"}, {"transport": "mpi"}])
+def test_one_rank_needs_no_launcher(comm):
+    assert only_command(comm).argv == RANK
+    if comm.get("transport"):
+        away = only_command(comm, hosts=(HOSTS[1],))
+        assert away.argv[0] == "ssh" and away.argv[-1].endswith(" ".join(RANK)) and "horovodrun" not in away.argv[-1]
+
+
+def test_one_rank_with_servers_connects_by_horovod():
+    ranks, *servers = commands(from_dict({"comm": {"backend": "parameter_server"}}), "/a", 1, SERVED, ENVIRON)
+    assert ranks.argv[:3] == HOROVODRUN and [server.name for server in servers] == ["scheduler", "server 0"]
 
 
 def test_gloo_ranks_are_started_by_horovodrun():
@@ -99,7 +112,7 @@ def test_cores_are_divided_among_ranks_unless_threads_are_given(cores, ranks, th
 HOSTS = (Host("10.0.0.2", 2, "a"), Host("10.0.0.3", 1, "b"))
 
 
-@pytest.mark.parametrize("ranks, occupied", [(1, "a:1"), (2, "a:2"), (3, "a:2,b:1")])
+@pytest.mark.parametrize("ranks, occupied", [(2, "a:2"), (3, "a:2,b:1")])
 def test_horovodrun_gets_only_occupied_slots(ranks, occupied):
     """horovodrun starts a rank in each slot."""
     hosts = (Host("a", 2, "a", here=True), Host("b", 2, "b"), Host("c", 1, "c"))
