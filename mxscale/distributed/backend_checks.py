@@ -52,7 +52,7 @@ def check_transport(comm: Comm) -> None:
     """Check that this Horovod supports comm.transport."""
     build, transport = horovod_build(), comm.transport
     if not build:
-        raise ConfigError(f"comm={comm.backend}: Horovod is not installed; run make setup, or use comm=local")
+        raise ConfigError(f"comm={comm.backend}: Horovod is not installed; run make setup, or use launch.ranks=1")
     if not build[transport]:
         supported = [name for name in ("gloo", "mpi") if build[name]]
         raise ConfigError(f"comm.transport={transport}: this Horovod was built with {' and '.join(supported)} only")

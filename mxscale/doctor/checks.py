@@ -103,7 +103,7 @@ def horovod(facts: dict, run: PlannedRun):
         return None
     build = facts["mxnet"]["horovod"]
     if not build:
-        return FAIL if run.needs_horovod else WARN, "not installed: only one rank, with comm=local", "make setup"
+        return FAIL if run.needs_horovod else WARN, "not installed: only one rank", "make setup"
     if not build["gloo"] and not build["mpi"]:
         return FAIL, "built with neither Gloo nor MPI", "rebuild it with HOROVOD_WITH_GLOO=1 (make setup)"
     transports = ", ".join(name for name in ("gloo", "mpi", "nccl") if build[name])

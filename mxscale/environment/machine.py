@@ -12,7 +12,7 @@ from mxscale.environment import container_limits
 
 UNLIMITED = "unlimited"
 SHM_NOT_WRITABLE = ("/dev/shm is not writable, and horovodrun, MPI and NCCL use it",
-                    "mount a tmpfs there, or use comm=local")  # fmt: skip
+                    "mount a tmpfs there, or use launch.ranks=1")  # fmt: skip
 LIMITS = {"open_files": resource.RLIMIT_NOFILE, "locked_memory": resource.RLIMIT_MEMLOCK}
 # Flag of /proc/cpuinfo -> vector instructions, the widest first
 VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX"}

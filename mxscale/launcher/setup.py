@@ -75,7 +75,7 @@ def started(hooks: Sequence[Hook]) -> float:
 
 def check_horovod(comm: Comm, launch: Launch) -> None:
     """Raise ConfigError if horovodrun or Gloo would crash on this machine."""
-    if not comm.entry.uses_horovod or comm.transport != "gloo":
+    if not comm.entry.connects(2 if launch.ranks == "auto" else launch.ranks) or comm.transport != "gloo":
         return
     if not (launch.hosts or hosts.resolves("localhost")):
         line = "add the line `127.0.0.1 localhost` to /etc/hosts"

@@ -153,7 +153,7 @@ def test_docker_default_shared_memory_warns_for_gpus():
     none = with_(GPU, machine__shm=None)
     assert [result_of(none, "shared memory", ranks=n, ranks_here=n).state for n in (1, 4)] == ["warn", "fail"]
     read_only = with_(CPU, machine__shm__writable=False)  # horovodrun needs it with Gloo as well
-    assert result_of(read_only, "shared memory", ranks=2).fix == "mount a tmpfs there, or use comm=local"
+    assert result_of(read_only, "shared memory", ranks=2).fix == "mount a tmpfs there, or use launch.ranks=1"
 
 
 @pytest.mark.parametrize(
