@@ -89,8 +89,17 @@ def left_out(pairs: Pairs, leave_out: str) -> List[Dict]:
     """Return the rows of score.predict, each with constants fitted without its source or framework."""
     label, every, found = LABELS[leave_out], evidence(), []
     for name, group in grouped(pairs, lambda pair: label(pair[1])).items():
-        found += score.predict(group, fit([pair for pair in every if label(pair[1]) != name]))
+        rows = score.predict(group, fit([pair for pair in every if label(pair[1]) != name]))
+        found += [{**row, "class": class_of(point)} for row, (_, point) in zip(rows, group, strict=True)]
     return found
+
+
+def class_of(point: Point) -> str:
+    """Return the kind of machines of a row, as the errors of hardware.csv have it."""
+    (rdma,) = Jobs.of([point]).rdma
+    known = point.network_gbps or {"gbps", "rdma"} & jobs.stated(point).keys()
+    found = hardware.scaling_class(point.nodes, point.devices, rdma)
+    return found if known or point.nodes == 1 or point.devices > 500 else "scaling over an unstated network"
 
 
 # ---------------------------------------------------------------- absolute predictions
@@ -154,13 +163,19 @@ def rate_without(source: str, network: layers.Network, gpu: str, batch: float, p
 
 def errors() -> Dict[str, Dict[str, float]]:
     """Return the errors in percent that hardware.csv has: of scaling, and of absolute figures by kind of rate."""
-    scaling = score.summary(score.predict(evidence(["published_scaling"])))
+    scored = left_out(evidence(), "source")
+    scaling = score.summary(scored)
     found = {"scaling": {key: scaling[key] for key in ("median", "mean", "rows")}}
+    for kind, rows in sorted(grouped(scored, lambda row: row["class"]).items()):
+        found[kind] = _spread([row["error"] for row in rows])
     predicted = absolute([point for name in published.TABLES for point in published.of_package(name)])
     for kind in ("published", "computed"):
-        percent = [each.error for each in predicted if each.kind == kind]
-        found[kind] = {"median": np.median(percent), "p90": np.percentile(percent, 90), "rows": len(percent)}
+        found[kind] = _spread([each.error for each in predicted if each.kind == kind])
     return found
+
+
+def _spread(percent: List[float]) -> Dict[str, float]:
+    return {"median": np.median(percent), "p90": np.percentile(percent, 90), "rows": len(percent)}
 
 
 # ---------------------------------------------------------------- output
@@ -215,7 +230,7 @@ def _within(axes, found: Dict) -> None:
 def main(figure: Optional[str] = None) -> None:
     constants = {name: f"{value:.3g}" for name, value in fit(evidence()).items()}
     units = {row["name"]: row["unit"] for row in csv_tables.read("hardware") if row["kind"] == "prior"}
-    source = "fitted to published_scaling.csv and published_elsewhere.csv: docs/scaling-model.md"
+    source = "fitted to the published tables: docs/scaling-model.md"
     table = [("fitted", name, "", "value", value, units[name], source) for name, value in constants.items()]
     table += [
         ("error", name, "", quantity, f"{value:.4g}", "rows" if quantity == "rows" else "%", "tools/scaling_model.py")

@@ -111,10 +111,29 @@ def constants() -> Dict[str, float]:
 
 @functools.cache
 def errors(of: str) -> Dict[str, float]:
-    """Return {quantity: value} of the model's error, in percent: `scaling`, or the kind of a rate (see rates.Rate)."""
+    """Return {quantity: value} of the model's error, in percent.
+
+    Args:
+        of: `scaling`, one of scaling_class, or the kind of a rate (see rates.Rate).
+    """
     return {row["quantity"]: float(row["value"]) for row in _rows("error") if row["name"] == of}
 
 
 @functools.cache
+def described_errors(of: str, what: str) -> str:
+    """Return the errors of `errors` in words; "" if it has none."""
+    if not (off := errors(of)):
+        return ""
+    within = f"median {off['median']:.0f} %, 90 % within {off['p90']:.0f} %"
+    return f"{what}: {within} ({off['rows']:.0f} rows, each without its source)"
+
+
+def scaling_class(nodes: float, devices: float, rdma: bool) -> str:
+    """Return the kind of machines whose error of scaling `errors` has, as in "scaling of one node"."""
+    if devices > 500:
+        return "scaling of over 500 devices"
+    return "scaling of one node" if nodes == 1 else f"scaling over {'RDMA' if rdma else 'TCP'}"
+
+
 def _rows(kind: str) -> List[Dict[str, str]]:
     return [row for row in csv_tables.read("hardware") if row["kind"] == kind]

@@ -29,6 +29,7 @@ class Machine:
     usd_per_hour: float = float("nan")
     eur_per_hour: float = float("nan")
     gpu: Optional[str] = None  # None: no GPU, or an unknown one
+    rdma: bool = False  # between nodes
     links: str = ""  # described, as is the price
     price: str = ""
 
@@ -66,7 +67,7 @@ def node(
     money = [math.nan if value is None else value for value in map(price.per_hour, ("usd", "eur"))]
     of_devices = f"{devices} x {gpu or 'device'}, {inside}, " if gpu or devices > 1 else ""
     wires = f"{name}: {of_devices}{between}"
-    return Machine(name, devices, ring, kvstore, nic, servers, *money, gpu, wires, prices.describe(price))
+    return Machine(name, devices, ring, kvstore, nic, servers, *money, gpu, rdma, wires, prices.describe(price))
 
 
 def inside_node(gpu: Optional[str], devices: int) -> Tuple[Link, Link, str]:

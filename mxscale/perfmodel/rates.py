@@ -34,13 +34,7 @@ class Rate:
     @property
     def error(self) -> str:
         """The error of absolute figures with this rate (tools/scaling_model.py); "" for a given or measured one."""
-        off = hardware.errors(self.kind)
-        if not off:
-            return ""
-        return (
-            f"absolute error with a {self.kind} rate: median {off['median']:.0f} %, 90 % within {off['p90']:.0f} % "
-            f"({off['rows']:.0f} rows, each without its source)"
-        )
+        return hardware.described_errors(self.kind, f"absolute error with a {self.kind} rate")
 
 
 @dataclass(frozen=True)

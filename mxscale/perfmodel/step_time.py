@@ -121,7 +121,7 @@ def exchange(job: Job, size: Numbers) -> Numbers:
     across = np.greater(job.nodes, 1)
     intra, nic = slowed(job.intra, job.messages), slowed(job.nic, job.messages)
     inside = ring(job.gpus_per_node, size, intra)
-    summed = np.where(across, ring(job.devices, size, chained(job, intra, nic)), inside)
+    summed = np.where(across, over_nodes(job, size, intra, nic), inside)
     kvstore = all_to_all(job.gpus_per_node, size, intra)
     served = kvstore + np.where(across | np.greater(job.servers, 0), parameter_servers(job, size, nic), 0)
     comm = np.asarray(job.comm)
@@ -136,6 +136,18 @@ def slowed(link: Link, messages: Numbers) -> Link:
 def ring(ranks: Numbers, size: Numbers, link: Link) -> Numbers:
     """Return 2(p-1)/p M/B + 2(p-1) alpha: each rank sends and receives every byte except its own share, twice."""
     return 2 * (np.asarray(ranks) - 1) * (size / np.multiply(ranks, link.bytes_per_s) + link.alpha_s)
+
+
+def over_nodes(job: Job, size: Numbers, intra: Link, nic: Link) -> Numbers:
+    """Return the seconds of a sum over nodes: the bytes of a ring, and the latency of a ring or of a tree.
+
+    NCCL 2.4 sends a message up and down a binary tree over the nodes, and along the devices of each node
+    (developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4).
+    """
+    hop, depth = chained(job, intra, nic), np.ceil(np.log2(job.nodes))
+    tree_s = 2 * (np.multiply(np.asarray(job.gpus_per_node) - 1, intra.alpha_s) + depth * nic.alpha_s)
+    ring_s = 2 * (np.asarray(job.devices) - 1) * hop.alpha_s
+    return ring(job.devices, size, hop._replace(alpha_s=0.0)) + np.minimum(ring_s, tree_s)
 
 
 def chained(job: Job, intra: Link, nic: Link) -> Link:
@@ -208,11 +220,18 @@ def at_batch(step_s: Numbers, batch: Numbers, of: Numbers, launches_s: Numbers, 
 ADAPTER = 100e9 / 8  # bytes/s; faster networks count as several adapters
 
 
-def between_nodes(constants: Mapping[str, float], wire: Numbers, rdma: Union[bool, np.ndarray]) -> Link:
-    """Return the link that an exchange achieves on a network of `wire` bytes/s; constants: those of hardware.csv."""
+def between_nodes(
+    constants: Mapping[str, float], wire: Numbers, rdma: Union[bool, np.ndarray], flows: Numbers = np.inf
+) -> Link:
+    """Return the link that an exchange achieves on a network of `wire` bytes/s.
+
+    Args:
+        constants: Those of hardware.csv.
+        flows: TCP connections that carry a sum; clouds limit the rate of each.
+    """
     k, adapters = constants, np.maximum(np.asarray(wire) / ADAPTER, 1)
     by_rdma = np.minimum(k["rdma_share"] * wire, k["rdma_most"] * adapters)
-    by_tcp = np.minimum(k["tcp_share"] * wire, k["tcp_most"])
+    by_tcp = np.minimum(np.minimum(k["tcp_share"] * wire, k["tcp_most"]), k["tcp_flow"] * flows)
     return Link(np.where(rdma, k["alpha_rdma"], k["alpha_tcp"]), np.where(rdma, by_rdma, by_tcp))
 
 

@@ -106,13 +106,20 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
         f"{network.flops / 1e9:.2f} GFLOPs per forward pass",
         "epochs": f"{epochs:g} of {images:,} images ({images_source})",
         "device": rate_sources,
-        "error": error,
+        "error": "; ".join(filter(None, [error, *_scaling_errors(nodes, swept["nodes"])])),
         "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [links_source])]),
         "input": f"{fed:,.0f} images/s per node (given)" if fed else "not modelled (plan.input_images_per_s)",
         "price": "; ".join(dict.fromkeys(node.price for node in nodes)),
         "servers": f"{server.links}; {server.price}" if server else None,
     }
     return scenarios.Grid(nodes, **swept), task, {name: text for name, text in inputs.items() if text}
+
+
+def _scaling_errors(nodes: List[machines.Machine], counts: List[int]) -> List[str]:
+    """Return the errors of the model's scaling, for each kind of machines among the plans."""
+    sizes = [(count, count * node.gpus, node.rdma) for node in nodes for count in counts if count * node.gpus > 1]
+    kinds = [hardware.scaling_class(*size) for size in sizes]
+    return [hardware.described_errors(kind, kind) for kind in dict.fromkeys(kinds)]
 
 
 def _swept(config: Config, settings: Plan) -> Dict[str, list]:

@@ -92,8 +92,8 @@ def test_published_rate_is_scaled_to_the_image_size():
 
 def test_link_inside_a_node_depends_on_the_device():
     for gpu, text in {
-        "H200": "nvlink4 99.45 GB/s inside a node",
-        "A10G": "pcie4 11.66 GB/s inside a node",
-        None: "pcie3 5.83 GB/s inside a node (default, the link is unknown)",
+        "H200": "nvlink4 109.35 GB/s inside a node",
+        "A10G": "pcie4 10.9 GB/s inside a node",
+        None: "pcie3 5.45 GB/s inside a node (default, the link is unknown)",
     }.items():
         assert machines.inside_node(gpu, 8)[2] == text

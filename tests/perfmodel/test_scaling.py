@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mxscale.config.backends import ALL_TO_ALL, RING, SERVERS
+from mxscale.perfmodel import step_time
 from mxscale.perfmodel.step_time import Job, Link, at_batch, buckets, calibrate, predict, slowest
 
 MILLION = 1e6
@@ -35,9 +36,25 @@ def test_ring_sends_all_but_the_own_share_twice():
 
 
 def test_ring_over_nodes_is_limited_by_its_slowest_hop():
-    # 2 x 7/8 x 100 MB / 1 GB/s; 14 hops, one in four of 1 ms, the rest of 0.1 ms
-    found = exchange_s(nodes=2, gpus_per_node=4, intra=Link(1e-4, 10e9), nic=Link(1e-3, 1e9))
-    assert found == pytest.approx(0.175 + 14 * (1e-3 / 4 + 3e-4 / 4))
+    # 2 x 7/8 x 100 MB / 1 GB/s; 14 hops, one in four of 1 ms, three of nothing
+    found = exchange_s(nodes=2, gpus_per_node=4, intra=Link(0.0, 10e9), nic=Link(1e-3, 1e9))
+    assert found == pytest.approx(0.175 + 2e-3)  # by a tree; a ring's 14 hops would take 3.5 ms
+
+
+def test_latency_over_nodes_is_that_of_a_tree_or_of_a_ring():
+    link = {"intra": Link(1e-4, np.inf), "nic": Link(1e-3, np.inf)}
+    assert exchange_s(nodes=1000, gpus_per_node=8, **link) == pytest.approx(2 * (7 * 1e-4 + 10 * 1e-3))
+    assert exchange_s(nodes=3, gpus_per_node=1, **link) == pytest.approx(2 * 2 * 1e-3)  # both
+    slow_inside = {"intra": Link(1e-3, np.inf), "nic": Link(1e-9, np.inf)}
+    assert exchange_s(nodes=1, gpus_per_node=8, **slow_inside) == pytest.approx(14e-3)
+
+
+def test_a_cloud_limits_each_connection():
+    k = {"rdma_share": 0.9, "rdma_most": 5e9, "tcp_share": 1.0, "tcp_most": 3e9, "tcp_flow": 5e8,
+         "alpha_rdma": 0, "alpha_tcp": 0}  # fmt: skip
+    rate = lambda rdma, **flows: float(step_time.between_nodes(k, 3.125e9, rdma, **flows).bytes_per_s)  # noqa: E731
+    assert (rate(False), rate(False, flows=1), rate(False, flows=4)) == (3e9, 5e8, 2e9)
+    assert rate(True, flows=1) == rate(True) == pytest.approx(2.8125e9)
 
 
 def test_one_device_per_node_uses_no_inner_link():

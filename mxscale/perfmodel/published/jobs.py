@@ -31,6 +31,15 @@ NAMED = {
     re.compile(r"server|\bps\b|\bdist_|byteps"): SERVERS,
     re.compile(r"kvstore|replicated|\bdevice\b|\blocal\b|mirrored"): ALL_TO_ALL,
 }
+# what the words of comm state, unless `details` does
+STATED = {
+    # host memory, summed by MPI's thread on the processors; the devices go on computing
+    re.compile(r"staged|without nccl"): {"staged": "", "overlap": "perfect"},
+    re.compile(r"\bddp\b|deepspeed"): {"overlap": "perfect"},  # arXiv:2006.15704, sec. 3
+    re.compile(r"infiniband"): {"rdma": "yes", "gbps": "56"},
+    re.compile(r"\btcp\b|\beth"): {"rdma": "no"},
+}
+CLOUD = re.compile(r"azure|\b(?:aws|ec2|gcp)\b|\b[pg]\d\w*\.\d*x?large")
 # quantities of a row that are fields of a Job
 OF_JOB = (
     "gradients", "bytes_each", "nodes", "gpus_per_node", "comm", "servers", "pushes", "largest", "double_buffering",
@@ -45,7 +54,7 @@ class Jobs(SimpleNamespace):
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> "Jobs":
-        rows = [_row(point, point.stated) for point in points]
+        rows = [_row(point, stated(point)) for point in points]
         jobs = cls(**{key: np.array([row[key] for row in rows]) for key in rows[0]})
         jobs.devices = jobs.nodes * jobs.gpus_per_node
         jobs.step_s = jobs.batch * jobs.devices / jobs.rate
@@ -53,13 +62,24 @@ class Jobs(SimpleNamespace):
         return jobs
 
 
+def stated(point: Point) -> Dict[str, str]:
+    """Return the details of a row, and what the words of its column comm state."""
+    words = {}
+    for pattern, those in STATED.items():
+        words.update(those if pattern.search(point.comm.lower()) else {})
+    return {**words, **point.stated}
+
+
 def _row(point: Point, stated: Dict[str, str]) -> Dict:
     """Return the quantities of a row and its details: OF_JOB, and those from which `job` computes other fields."""
     network, size = hardware.network(point.model) or UNKNOWN, _bytes_each(point)
     wire, generation = hardware.link_in_node(stated.get("link") or _usual_link(point.gpu.lower()))
-    named = next((exchange for pattern, exchange in NAMED.items() if pattern.search(point.comm.lower())), RING)
+    comm = point.comm.lower()
+    named = next((exchange for pattern, exchange in NAMED.items() if pattern.search(comm)), RING)
     gbps = point.network_gbps or float(stated.get("gbps") or hardware.usual_gbps(point.gpu))
     rdma = gbps in INFINIBAND_GBPS or gbps >= 200
+    # NCCL opens a connection for each of its rings, and without NVLink it has one ring
+    one_flow = named == RING and not wire and CLOUD.search(f"{comm} {point.note}".lower())
     return {
         "gradients": network.parameters,
         "bytes_each": size,
@@ -80,6 +100,8 @@ def _row(point: Point, stated: Dict[str, str]) -> Dict:
         "processors": "processors" in stated,  # CPUs sum in a ring
         "wire": gbps * 1e9 / 8,  # nominal bytes/s of the node's network
         "rdma": stated["rdma"] == "yes" if "rdma" in stated else rdma,
+        "flows": 1.0 if one_flow else np.inf,
+        "staged": "staged" in stated,
         "layerwise": "layerwise" in stated,  # one message per layer
         "hidden": stated.get("overlap", "usual"),
     }
@@ -117,16 +139,19 @@ def _buckets(rows: Jobs) -> List[Tuple[np.ndarray, np.ndarray]]:
 def job(rows: Jobs, constants: Constants, compute_s) -> Job:
     """Return the rows as one Job of arrays."""
     k, most = constants, np.where(rows.processors, constants["processors"], np.inf)
-    nic = step_time.between_nodes(k, rows.wire, rows.rdma)
+    nic = step_time.between_nodes(k, rows.wire, rows.rdma, rows.flows)
     intra = step_time.inside_node(k, rows.nvlink, rows.pcie, rows.comm != RING, rows.host)
     usual = np.where(rows.comm == RING, k["overlap"], k["overlap_served"])
+    waiting = (rows.hidden == "perfect") | (
+        np.isfinite(rows.flows) & ~rows.rdma
+    )  # for a connection, not for the device
     return Job(
         compute_s=compute_s,
         **{name: getattr(rows, name) for name in OF_JOB},
         intra=intra._replace(bytes_per_s=np.minimum(intra.bytes_per_s, most)),
-        nic=nic._replace(bytes_per_s=np.minimum(nic.bytes_per_s, most)),
+        nic=nic._replace(bytes_per_s=np.minimum(nic.bytes_per_s, np.where(rows.staged, k["processors"], most))),
         messages=np.where(rows.layerwise, rows.tensors / BUCKETS, 1),
-        overlap=np.where(rows.hidden == "none", 0, np.where(rows.hidden == "perfect", 1, usual)),
+        overlap=np.where(rows.hidden == "none", 0, np.where(waiting, 1, usual)),
         spread=k["spread"],
         jitter_s=k["jitter"],
         overhead=k["overhead"],

@@ -14,7 +14,7 @@ from mxscale.perfmodel import hardware
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
 
-TABLES = ("published_scaling", "published_elsewhere")  # of the package
+TABLES = ("published_scaling", "published_elsewhere", "published_scaling_2")  # of the package
 SAME = ("source", "framework", "model", "gpu", "comm", "precision")  # equal in all rows of a series
 COLUMNS = (*SAME, "nodes", "gpus", "batch_per_gpu", "network_gbps", "img_per_s", "flag")  # and note, details
 # word of the column `details`, WORD or WORD=VALUE -> pattern of its value (docs/scaling-model.md)
@@ -27,7 +27,7 @@ DETAILS = {
     "rdma": "yes|no",
     "bytes": "2|4",  # of a gradient
     "overlap": "none|perfect",
-    **dict.fromkeys(("unsplit", "layerwise", "host", "processors", "double_buffering"), ""),
+    **dict.fromkeys(("unsplit", "layerwise", "host", "processors", "staged", "double_buffering"), ""),
 }
 
 PER_NODE = 8  # devices per node if the table has no number of nodes
