@@ -142,16 +142,15 @@ def job(rows: Jobs, constants: Constants, compute_s) -> Job:
     nic = step_time.between_nodes(k, rows.wire, rows.rdma, rows.flows)
     intra = step_time.inside_node(k, rows.nvlink, rows.pcie, rows.comm != RING, rows.host)
     usual = np.where(rows.comm == RING, k["overlap"], k["overlap_served"])
-    waiting = (rows.hidden == "perfect") | (
-        np.isfinite(rows.flows) & ~rows.rdma
-    )  # for a connection, not for the device
+    # Where a sum waits for its connection, the device goes on computing
+    perfect = (rows.hidden == "perfect") | (np.isfinite(rows.flows) & ~rows.rdma)
     return Job(
         compute_s=compute_s,
         **{name: getattr(rows, name) for name in OF_JOB},
         intra=intra._replace(bytes_per_s=np.minimum(intra.bytes_per_s, most)),
         nic=nic._replace(bytes_per_s=np.minimum(nic.bytes_per_s, np.where(rows.staged, k["processors"], most))),
         messages=np.where(rows.layerwise, rows.tensors / BUCKETS, 1),
-        overlap=np.where(rows.hidden == "none", 0, np.where(waiting, 1, usual)),
+        overlap=np.where(rows.hidden == "none", 0, np.where(perfect, 1, usual)),
         spread=k["spread"],
         jitter_s=k["jitter"],
         overhead=k["overhead"],
