@@ -97,9 +97,9 @@ def left_out(pairs: Pairs, leave_out: str) -> List[Dict]:
 def class_of(point: Point) -> str:
     """Return the kind of machines of a row, as the errors of hardware.csv have it."""
     (rdma,) = Jobs.of([point]).rdma
-    known = point.network_gbps or {"gbps", "rdma"} & jobs.stated(point).keys()
     found = hardware.scaling_class(point.nodes, point.devices, rdma)
-    return found if known or point.nodes == 1 or point.devices > 500 else "scaling over an unstated network"
+    stated = jobs.network_stated(point) or point.nodes == 1 or point.devices > 500
+    return found if stated else "scaling over an unstated network"
 
 
 # ---------------------------------------------------------------- absolute predictions

@@ -95,6 +95,15 @@ def test_unknown_names_are_reported_with_their_defaults(points, capsys):
     assert [row["value"] for row in score.score(path)["unknown"]] == ["own-net", "abacus"]
 
 
+@pytest.mark.parametrize("stated", [{"network_gbps": 25}, {"details": "gbps=25"}, {"comm": "horovod/NCCL, TCP"}])
+def test_an_unstated_network_is_reported_with_its_default(points, stated):
+    sizes = [{"gpu": "V100"}, {"gpu": "V100", "nodes": 2, "gpus": 2}]
+    (unstated,) = score.score(points(*sizes))["unknown"]
+    assert (unstated["column"], unstated["value"], unstated["lines"]) == ("network_gbps", "of V100", [3])
+    assert unstated["taken"].startswith("100 Gbit/s")
+    assert score.score(points(*[{**row, **stated} for row in sizes]))["unknown"] == []
+
+
 def test_one_server_is_slower_than_eight(points):
     def of(details, model="resnet50"):
         sizes = [{"gpus": 8, "img_per_s": 2800}, {"nodes": 8, "gpus": 64, "img_per_s": 20000, "details": details}]

@@ -70,6 +70,11 @@ def stated(point: Point) -> Dict[str, str]:
     return {**words, **point.stated}
 
 
+def network_stated(point: Point) -> bool:
+    """Return whether a row states the rate or the kind of the network between its nodes."""
+    return bool(point.network_gbps or {"gbps", "rdma"} & stated(point).keys())
+
+
 def _row(point: Point, stated: Dict[str, str]) -> Dict:
     """Return the quantities of a row and its details: OF_JOB, and those from which `job` computes other fields."""
     network, size = hardware.network(point.model) or UNKNOWN, _bytes_each(point)

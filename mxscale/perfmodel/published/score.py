@@ -81,6 +81,9 @@ def unknown(points: Sequence[Point]) -> List[Dict]:
             link, gbps = hardware.usual_link(point.gpu), hardware.usual_gbps(point.gpu)
             links = f"{link}, {gbps:g} Gbit/s unless the row states another"
             defaults.setdefault(("gpu", point.gpu, links), set()).add(point.line)
+        elif point.nodes > 1 and not jobs.network_stated(point):
+            usual = f"{hardware.usual_gbps(point.gpu):g} Gbit/s, as such devices usually have"
+            defaults.setdefault(("network_gbps", f"of {point.gpu}", usual), set()).add(point.line)
     return [
         {"column": column, "value": value, "taken": taken, "lines": sorted(lines)}
         for (column, value, taken), lines in defaults.items()
@@ -98,7 +101,7 @@ def show(result: Dict) -> str:
         for (source, why), rows in grouped(result["skipped"], lambda row: (row["source"], row["why"])).items():
             lines.append(f"  {source}: {why} {_count([row['line'] for row in rows])}")
     if result["unknown"]:
-        lines += ["", "not in any table, and the default used"]
+        lines += ["", "not in any table or not stated, and the default used"]
         for row in result["unknown"]:
             lines.append(f"  {row['column']} {row['value'] or '(empty)'}: {row['taken']} {_count(row['lines'])}")
     total = {**result["overall"], **{f"linear_{key}": value for key, value in result["linear"].items()}}
