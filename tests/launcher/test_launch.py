@@ -144,6 +144,7 @@ def test_a_single_remote_host_runs_the_launcher_through_ssh():
 def test_this_machine_as_a_host_needs_no_ssh():
     here = Host("localhost", 2, "a", here=True)
     assert only_command({"transport": "gloo"}, ranks=2, hosts=(here,)).argv[:3] == HOROVODRUN
+    assert only_command({"transport": "gloo"}, ranks=1, hosts=(here, HOSTS[0])).argv == RANK
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,11 @@ def test_each_achieved_rate_names_its_published_source(points):
 def test_errors_of_the_table_are_those_of_the_model_and_within_the_goal():
     for name, values in scaling_model.errors().items():
         assert hardware.errors(name) == pytest.approx(values, rel=0.001)
+    rows, pairs = scaling_model.left_out("source"), scaling_model.evidence()
+    assert (len(rows), {row["source"] for row in rows}) == (613, {target.source for _, target in pairs})
+    first = {target.source for _, target in scaling_model.evidence(["published_scaling"])}
+    of_first = score.summary([row for row in rows if row["source"] in first])
+    assert of_first["rows"] == 107 and of_first["mean"] <= 10
     scaling = hardware.errors("scaling")
     assert scaling["median"] <= 4.5 and scaling["mean"] <= 9
     limits = {hardware.scaling_class(8, 64, rdma=False): 12, hardware.scaling_class(64, 512, rdma=True): 15}

@@ -405,7 +405,7 @@ def test_replay_continues_where_it_was_interrupted_and_killed(cli):
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     done = cli("replay", *words, small=False)
-    assert "already finished" in done.out and "2 of 2 runs" in done.out
+    assert done.out.count("already finished") >= 2 and "2 of 2 runs" in done.out
     assert "Without a result" not in page.read_text()
 
 

@@ -54,7 +54,7 @@ class Jobs(SimpleNamespace):
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> "Jobs":
-        rows = [_row(point, stated(point)) for point in points]
+        rows = [_row(point, details_of(point)) for point in points]
         jobs = cls(**{key: np.array([row[key] for row in rows]) for key in rows[0]})
         jobs.devices = jobs.nodes * jobs.gpus_per_node
         jobs.step_s = jobs.batch * jobs.devices / jobs.rate
@@ -62,7 +62,7 @@ class Jobs(SimpleNamespace):
         return jobs
 
 
-def stated(point: Point) -> Dict[str, str]:
+def details_of(point: Point) -> Dict[str, str]:
     """Return the details of a row, and what the words of its column comm state."""
     words = {}
     for pattern, those in STATED.items():
@@ -72,7 +72,7 @@ def stated(point: Point) -> Dict[str, str]:
 
 def network_stated(point: Point) -> bool:
     """Return whether a row states the rate or the kind of the network between its nodes."""
-    return bool(point.network_gbps or {"gbps", "rdma"} & stated(point).keys())
+    return bool(point.network_gbps or {"gbps", "rdma"} & details_of(point).keys())
 
 
 def _row(point: Point, stated: Dict[str, str]) -> Dict:
