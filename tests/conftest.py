@@ -10,6 +10,7 @@ from importlib import metadata
 import cpu_limit
 import numpy as np
 import pytest
+import shared_conf
 from PIL import Image
 from publisher import Publisher
 from repository import ROOT
@@ -20,6 +21,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one test process per core; more threa
     # Ranks have a thread for each core; by default, those of one test spin while those of another compute
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+shared_conf.share()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a background job of a shell ignores it; tests send it
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -171,6 +171,7 @@ def test_folder_without_a_run_has_no_weights(refused, tmp_path):
     contains(refused(f"model.pretrained={tmp_path}", entry="finetune"), f"{tmp_path}", "no run directory")
 
 
+@pytest.mark.slow
 def test_unreadable_image_is_refused_with_its_path(refused, tmp_path):
     root = make_tree(tmp_path / "photos", {"cat": 6, "dog": 6})
     (root / "dog" / "003.png").write_bytes(b"no image")

@@ -194,6 +194,7 @@ def on_ranks(folder, data_cache, ranks, *overrides):
     return run
 
 
+@pytest.mark.slow
 def test_one_rank_equals_a_plain_loop(plain, data_cache, tmp_path):
     """Horovod's 2 and 4 ranks give the same bytes: tests/train/test_train.py."""
     run = prepared(tmp_path, *CASE, f"data.cache={data_cache}", "comm=local", "launch.ranks=1")

@@ -26,6 +26,7 @@ def network(layers, arrays):
     return net
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", DEPTHS)
 def test_a_converted_network_agrees_with_pytorch(layers, tmp_path):
     save_file(state(layers), tmp_path / "w.safetensors")

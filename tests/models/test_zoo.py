@@ -57,6 +57,7 @@ def test_names_are_gluons_zoo_and_v1b_and_those_for_small_images():
     assert sorted([*gluon, *v1b, *lite, "small", "resnet9", "mnist_convnet"]) == NAMES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_networks_have_one_score_per_class(name):
     net = zoo.build(name, 7)
@@ -86,6 +87,7 @@ def test_an_unknown_name_gets_a_suggestion(name, message):
 LARGE = ["densenet121", "inceptionv3", "vgg11_bn", "resnet50_v1b", "resnet18_v2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["small", "alexnet", "squeezenet1.1", "mobilenetv2_0.25", *LARGE])
 def test_networks_run_from_their_smallest_side(name):
     for side in (network(name).min_side, *((9, 33) if name == "small" else ())):
@@ -102,6 +104,7 @@ def test_global_pooling_changes_nothing_at_the_published_size():
     np.testing.assert_allclose(net(images(224)).asnumpy(), gluon(images(224)).asnumpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_network_is_a_choice_of_the_group_model(name):
     assert composed("train", f"model={name}").model == dataclasses.replace(Model(), name=name)
@@ -180,6 +183,7 @@ def test_weights_are_gaussian_by_fan_in():
         assert all((v == constant).all() for n, v in values.items() if n.endswith(kind)), kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_is_a_weight_or_has_a_constant(name):
     kinds = {n.rpartition(".")[2] for n in weights.parameters(zoo.build(name, 2))}

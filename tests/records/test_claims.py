@@ -408,6 +408,7 @@ LENGTHS = ["finetune-acc-1ep", "finetune-spread", "finetune-acc-6ep", "finetune-
            "finetune-acc-r50", "hvd-64-time", "hvd-64-acc", "in15-time", "in15-acc"]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RATES + LENGTHS)
 def test_only_the_published_settings_count_as_a_measurement(name):
     wanted = CONDITIONS[name]

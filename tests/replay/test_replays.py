@@ -96,6 +96,7 @@ PUBLISHED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, trial, wanted", PUBLISHED, ids=[f"{name}:{trial}" for name, trial, _ in PUBLISHED])
 def test_full_scale_has_the_published_settings(name, trial, wanted):
     replay = REPLAYS[name]

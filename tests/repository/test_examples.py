@@ -53,6 +53,7 @@ def test_the_pages_have_examples():
     assert len(GIVEN) > 60 and {words[0] for _, words in GIVEN} > {"train", "finetune", "plan", "predict", "evaluate"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page, words", GIVEN, ids=[f"{name_of(page)}-{' '.join(words)}" for page, words in GIVEN])
 def test_a_command_line_composes_as_printed(page, words):
     name, *arguments = words

@@ -45,6 +45,7 @@ def test_a_sample_of_exported_networks_outputs_and_packed_sets_has_no_violation(
     assert (status, counts["cases"], counts["violations"]) == (0, 8, 0), printed
 
 
+@pytest.mark.slow
 def test_every_fault_is_reported():
     status, printed, counts = fuzz("--kind", "faulty", "--count", "60", "--commands", "0", "--limit", "2")
     assert (status, counts["violations"]) == (1, 60), printed

@@ -41,6 +41,7 @@ NEEDED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("choice", map(str, GROUPS))
 def test_every_choice_composes_to_a_valid_config(choice, entry):
@@ -169,6 +170,7 @@ def ended_run(path, config, steps):
     return run
 
 
+@pytest.mark.slow
 def test_the_fast_debug_config_trains_two_epochs(tmp_path, data_cache):
     config = composed("train", "debug=fast", "launch.ranks=1", f"data.cache={data_cache}")
     ended_run(tmp_path / "run", config, steps=20)  # of 12 images of 120, twice
@@ -195,6 +197,7 @@ def commands():
             yield entry, tuple(word if "[" in word else word.split(",")[0] for word in words if "=" in word)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry, overrides", sorted(set(commands())), ids=str)
 def test_a_command_in_the_documents_composes(entry, overrides):
     composed(entry, *overrides)

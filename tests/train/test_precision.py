@@ -28,6 +28,7 @@ def test_other_precisions_are_accepted(monkeypatch, version, precision):
     check_settings(from_dict({"precision": precision}), None)
 
 
+@pytest.mark.slow
 def test_a_float16_network_is_updated_by_the_mean_of_all_passes(tmp_path):
     accumulation, shards, lr = 2, 2, 0.5
     run = in_process.prepared(

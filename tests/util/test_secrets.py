@@ -105,6 +105,7 @@ def test_the_rest_of_an_address_stays():
     assert redact("'http://h/?api_key=pw'") == "'http://h/?api_key=***'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [HTTP[0], FIELDS[0], DATABASES[4], INVALID[0]])
 def test_password_reaches_no_terminal_file_or_store(form, tmp_path, monkeypatch, capfd, caplog):
     address = form.format(SECRET)
