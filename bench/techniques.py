@@ -4,12 +4,10 @@
 
 Digits 0-4 on two ranks: test top-1 in percent, and the share of the planned steps; the spread is over the seeds.
 Inexact gradient exchange runs at the main job's learning rate and at a quarter of it. Techniques for unequal classes
-run on digits with few training images of two classes. `find-lr` trains at the rate that `mxscale find-lr` suggests for
-the seed.
+run on digits with few training images of two classes.
 """
 
 import math
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -19,7 +17,6 @@ from PIL import Image
 
 from mxscale.data.sources import scans
 
-FIND_LR = "find-lr"
 TECHNIQUES = {
     "exact": [],
     "fp16": ["comm.compression=fp16"],
@@ -33,7 +30,6 @@ TECHNIQUES = {
     "clip norm": ["optimizer.clip_norm=1"],
     "patience": ["patience=4"],
     "stop at target": ["target_top1=95", "stop_at_target=true"],
-    FIND_LR: [],
 }
 FEW = {3: 8, 4: 8}  # digit -> training images, in place of about 110
 UNEQUAL = {
@@ -57,12 +53,6 @@ def unequal_digits(folder: Path) -> list:
     return ["data=imagefolder", "recipe=digits", "data.image_size=32", f"data.root={folder}"]
 
 
-def suggested_rate(*common) -> str:
-    """Return the setting of the rate that a range test suggests."""
-    done = measure.run([sys.executable, "-m", "mxscale", "find-lr", *common])
-    return next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("  use "))
-
-
 def main() -> None:
     options = measure.arguments(
         __doc__.splitlines()[0],
@@ -80,8 +70,7 @@ def main() -> None:
             for name, overrides in techniques.items():
                 common = [f"runs={runs}", f"data.cache={runs}/data", "tracking=none", "launch.ranks=2", f"seed={seed}"]
                 common += ["epochs=4"] if options.quick else []
-                rate = [suggested_rate(*common)] if name == FIND_LR else []
-                done = measure.train(*common, *overrides, *rate)
+                done = measure.train(*common, *overrides)
                 accuracies[name].append(done["summary"]["test/top1"])
                 steps[name].append(done["status"]["step"] / done["run"].plan().sizes.total_steps)
     figures = {

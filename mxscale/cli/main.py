@@ -16,6 +16,7 @@ from mxscale import __version__
 from mxscale.cli import CONF, composition, help_pages, job, multirun, output
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.verbs import VERBS, Verb, own_settings
+from mxscale.config import removed
 from mxscale.config.schema import checked, flatten
 from mxscale.config.typed import check_group
 from mxscale.environment import variables
@@ -74,7 +75,8 @@ def execute(name: str, *arguments: str) -> int:
     except ConfigError as error:
         return refuse(str(error))
     if name not in VERBS:
-        return refuse(f"mxscale {name}{nearest(name, VERBS, listed=list(VERBS))}")
+        gone = removed.refusal(f"mxscale {name}")
+        return refuse(gone or f"mxscale {name}{nearest(name, VERBS, listed=list(VERBS))}")
     try:
         with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
             return run(VERBS[name], name, list(arguments))

@@ -113,8 +113,6 @@ class Verb:
 VERBS: Dict[str, Verb] = {
     "train": Verb("train", "train a network from random or pretrained weights"),
     "finetune": Verb("train", "replace the head of a trained network and train it on other classes"),
-    "find-lr": Verb("train", "suggest a learning rate by a short run whose rate rises until the loss diverges",
-        _main("diagnose.find_lr", _as_a_run, "find_lr"), grouped("find_lr", verb_settings.FindLr)),
     "data": Verb("train", "write a page on a folder of images, as fine-tuning sees them: mxscale data ROOT",
         data, verb_settings.DataPage, ("data", "data.augment", "batch"), ("root",)),
     "predict": Verb("use", "predict the classes of images: mxscale predict MODEL IMAGES",

@@ -106,17 +106,6 @@ class Diagnose:
 
 
 @dataclass(frozen=True)
-class FindLr:
-    lr_min: float = setting(1e-5, "first rate, as in optimizer.lr before scaling by the global batch", above=0)
-    lr_max: float = setting(10.0, "last rate, if the loss does not diverge before", above=0)
-    steps: int = setting(100, "number of steps", low=20)
-
-    def __post_init__(self):
-        if 0 < self.lr_max <= self.lr_min:
-            raise ConfigError(f"find_lr.lr_min={self.lr_min:g}: expected less than find_lr.lr_max={self.lr_max:g}")
-
-
-@dataclass(frozen=True)
 class InputRates:
     seconds: float = setting(5.0, "time of each measurement", unit="s", above=0)
     threads: List[int] = setting(

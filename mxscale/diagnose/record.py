@@ -1,7 +1,7 @@
 """The record of a measurement: its own run directory, which MLflow records with the tag `kind` in place of `signature`.
 
-Diagnoses (diagnosis.py), range tests of the learning rate (find_lr.py), rates of the input (input_rates.py) and times
-of all-reduces (all_reduce.py) are a `Measurement` each, which `execute` runs and records.
+Diagnoses (diagnosis.py), rates of the input (input_rates.py) and times of all-reduces (all_reduce.py) are a
+`Measurement` each, which `execute` runs and records.
 """
 
 import json

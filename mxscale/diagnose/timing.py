@@ -64,10 +64,10 @@ class ShortRun:
         runs = directory.runs_of(self.folder, self.entry)
         return runs[0] if runs else None
 
-    def lines(self, metric: str = RATE) -> List[dict]:
-        """Return the lines of its metrics that have a metric."""
+    def lines(self) -> List[dict]:
+        """Return the lines of its metrics that have a rate."""
         run = self.run()
-        return [line for line in run.history() if metric in line["metrics"]] if run else []
+        return [line for line in run.history() if RATE in line["metrics"]] if run else []
 
     def check(self, expected: Optional[int] = None) -> None:
         """Raise ConfigError if the run was refused, ProbeFailed if it ended with another status than expected."""
@@ -130,10 +130,8 @@ def stopping(runs: List[ShortRun], signals: Signals) -> Iterator[None]:
             run.wait(signals)
 
 
-def wait_for(
-    runs: List[ShortRun], signals: Signals, enough: Callable[[List[List[dict]]], bool], metric: str = RATE
-) -> List[int]:
-    """Wait until the lines of the runs that have a metric are enough; return the number of lines of each.
+def wait_for(runs: List[ShortRun], signals: Signals, enough: Callable[[List[List[dict]]], bool]) -> List[int]:
+    """Wait until the lines of the runs that have a rate are enough; return the number of lines of each.
 
     Raises Stopped after a signal, ProbeFailed or ConfigError if a run ended before.
     """
@@ -142,7 +140,7 @@ def wait_for(
         if signals.reason:
             raise Stopped(signals.reason)
         ended = [run for run in runs if run.process.poll() is not None]  # before reading, so that no line is missed
-        written = [run.lines(metric) for run in runs]
+        written = [run.lines() for run in runs]
         if enough(written):
             return [len(lines) for lines in written]
         for run in ended:

@@ -11,7 +11,7 @@ pretrained.params network.json   weights and graph from another source
 params.json learning-curves.png   for MLflow: params of a measurement, the figure of its page
 probe/                    the output of measurements by ranks
 rerun.json rerun/         the verdict of a rerun; the record of the first run
-diagnosis.json find-lr.json test-io.json test-allreduce.json   the result of the verb of that name, of mxscale diagnose
+diagnosis.json test-io.json test-allreduce.json   the result of the verb of that name, of mxscale diagnose
 cell.json home/           the cell of a sweep; of earlier versions: HOME of the ranks
 stop alive                the stop request and the heartbeat of the parent
 ranks/<r>.{log,json}      output and status of a rank

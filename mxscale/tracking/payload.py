@@ -22,7 +22,7 @@ MAX_PARAM, MAX_TAG = 6000, 8000  # characters
 
 ARTIFACTS = (
     "config.yaml", "environment.json", "price.json", "plan.json", "summary.json", "status.json", METRICS, SYSTEM, RERUN,
-    learning_curves.FILE, ALLREDUCE, "test-io.json", "diagnosis.json", "find-lr.json", "find-lr.png",
+    learning_curves.FILE, ALLREDUCE, "test-io.json", "diagnosis.json",
     "sweep.json", "table.csv", "report.html", "optimization_results.yaml",  # of a sweep
 )  # fmt: skip
 SIZES = {  # of plan.json

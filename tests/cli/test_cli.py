@@ -90,6 +90,7 @@ def test_help_states_default_unit_meaning_and_valid_values(capsys):
     "argv, line",
     [
         (["predicts"], "mxscale predicts: did you mean predict?"),
+        (["find-lr"], "mxscale find-lr was removed: compare rates in a sweep: mxscale train -m optimizer.lr="),
         (["xyz"], f"mxscale xyz: expected one of {', '.join(sorted(VERBS))}"),
         (["prices", "--as-of"], "unrecognized arguments: --as-of: settings are KEY=VALUE (epochs=3)"),
         (["plan", "plan=3"], "plan=3: a group of settings: give plan.KEY=VALUE"),
