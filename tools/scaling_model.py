@@ -14,16 +14,18 @@ from typing import Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from mxscale.perfmodel import hardware, layers, rates
+from mxscale.perfmodel import hardware, layers, rates, roofline
 from mxscale.perfmodel.published import jobs, score
 from mxscale.perfmodel.published import rows as published
 from mxscale.perfmodel.published.jobs import BATCH, Constants, Jobs
 from mxscale.perfmodel.published.rows import Point, grouped
 from mxscale.perfmodel.published.score import Pairs
+from mxscale.perfmodel.roofline import Step
 from mxscale.rendering import canvas
 from mxscale.util import csv_tables
 
-SHARES = ("rdma_share", "tcp_share", "nvlink_share", "overlap", "overlap_served")  # at most 1
+# At most 1
+SHARES = ("rdma_share", "tcp_share", "nvlink_share", "overlap", "overlap_served", "peak_share", "memory_share")
 LARGEST = 0.5  # limit of an error in the loss, so that rows which no constants explain do not dominate
 STAY = 0.008  # penalty per constant and squared logarithm of its change
 GAIN = 1e-5  # least gain of an accepted step
@@ -33,7 +35,6 @@ LABELS: Dict[str, Callable[[Point], str]] = {
     "source": lambda point: point.source,
     "framework": lambda point: point.framework.split()[0] if point.framework.strip() else "unnamed",
 }
-PRECISION = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "amp": "amp"}  # published -> configured
 
 
 # ---------------------------------------------------------------- the fit
@@ -45,15 +46,47 @@ def evidence(tables: Sequence[str] = published.TABLES) -> Pairs:
     return [(base, point) for base, point in pairs if not (base.flag or point.flag)]
 
 
-def priors() -> Constants:
-    """Return the constants before any fit: known values of the hardware."""
-    return {row["name"]: float(row["value"]) for row in csv_tables.read("hardware") if row["kind"] == "prior"}
+def priors(alone: bool) -> Constants:
+    """Return the constants before any fit, of one device alone or of scaling: known values of the hardware."""
+    values = {row["name"]: float(row["value"]) for row in csv_tables.read("hardware") if row["kind"] == "prior"}
+    return {name: value for name, value in values.items() if (name in roofline.CONSTANTS) == alone}
 
 
 def fit(pairs: Pairs) -> Constants:
-    """Return the constants near the priors with the smallest loss, by coordinate search with decreasing steps."""
-    start = priors()
-    loss = _loss_of(pairs, start)
+    """Return the constants of scaling that fit the pairs."""
+    bases, targets = map(Jobs.of, zip(*pairs, strict=True))
+    sources = [target.source for _, target in pairs]
+    return search(priors(alone=False), lambda k: jobs.predict(bases, targets, k) / targets.rate, sources)
+
+
+def fit_alone(points: Sequence[Point]) -> Constants:
+    """Return the constants of one device alone that fit its published rates."""
+    steps = [(step, point) for point in points if (step := step_of(point)) and roofline.step_s(step, point.gpu)]
+
+    def ratios(constants: Constants) -> np.ndarray:
+        return np.array([step.batch / roofline.step_s(step, one.gpu, constants) / one.rate for step, one in steps])
+
+    return search(priors(alone=True), ratios, [point.source for _, point in steps])
+
+
+def search(start: Constants, ratios: Callable[[Constants], np.ndarray], sources: Sequence[str]) -> Constants:
+    """Return the constants near `start` with the smallest loss, by coordinate search with decreasing steps.
+
+    The loss is the weighted mean error plus the penalty of the distance from `start`.
+
+    Args:
+        ratios: Returns predicted over published rates of all rows.
+        sources: Of the rows.
+    """
+    weight = np.array([sources.count(source) ** -0.5 for source in sources])  # of a source: the root of its rows
+
+    def loss(constants: Constants) -> float:
+        if any(constants.get(name, 0) > 1 for name in SHARES):
+            return np.inf
+        off = np.minimum(np.abs(np.log(ratios(constants))), LARGEST)
+        moved = sum(np.log(constants[name] / start[name]) ** 2 for name in start)
+        return float((weight * off).sum() / weight.sum() + STAY * moved)
+
     best, least = dict(start), loss(start)
     for step in STEPS:
         improved = True
@@ -67,23 +100,6 @@ def fit(pairs: Pairs) -> Constants:
                         best, least, improved = tried, value, True
                         break
     return best
-
-
-def _loss_of(pairs: Pairs, start: Constants) -> Callable[[Constants], float]:
-    """Return constants -> the weighted mean error plus the penalty of the distance from `start`."""
-    bases, targets = map(Jobs.of, zip(*pairs, strict=True))
-    sources = [target.source for _, target in pairs]
-    weight = np.array([sources.count(source) ** -0.5 for source in sources])  # of a source: the root of its rows
-
-    def loss(constants: Constants) -> float:
-        if any(constants[name] > 1 for name in SHARES):
-            return np.inf
-        predicted = jobs.predict(bases, targets, constants)
-        off = np.minimum(np.abs(np.log(predicted / targets.rate)), LARGEST)
-        moved = sum(np.log(constants[name] / start[name]) ** 2 for name in start)
-        return float((weight * off).sum() / weight.sum() + STAY * moved)
-
-    return loss
 
 
 @functools.cache
@@ -112,7 +128,7 @@ class Prediction:
     """A published row, and its prediction without its source."""
 
     point: Point
-    kind: str  # of the device's rate: published | computed
+    kind: str  # of the device's rate: published | related | computed
     source: str  # of the device's rate
     images_per_s: float
 
@@ -141,26 +157,23 @@ def absolute(points: Sequence[Point], constants: Optional[Constants] = None) -> 
 
 def _base(point: Point) -> Optional[rates.Rate]:
     """Return the rate of one device without the row's source, at the row's batch or the default one."""
-    wanted, precision = hardware.network(point.model), PRECISION.get(point.precision)
+    step, others = step_of(point), [one for one in rates.single() if one.source != point.source]
+    return step and rates.by_tables(step, point.gpu, others, alone_without(point.source))
+
+
+@functools.cache
+def alone_without(source: str) -> Constants:
+    """Return the constants of one device alone that fit the other sources."""
+    return fit_alone([point for point in rates.single() if point.source != source])
+
+
+def step_of(point: Point) -> Optional[Step]:
+    """Return the step of a row on one device; None if the tables lack its network's layers or its precision."""
+    wanted, precision = hardware.network(point.model), rates.CONFIGURED.get(point.precision)
     name = next((each for each in layers.names() if wanted and hardware.network(each) == wanted), None)
     if name is None or precision is None:
         return None
-    batch = point.batch or BATCH[4 if precision == "float32" else 2]
-    return rate_without(point.source, layers.network(name), point.gpu, batch, precision)
-
-
-def rate_without(source: str, network: layers.Network, gpu: str, batch: float, precision: str) -> Optional[rates.Rate]:
-    """Return the rate of one device by the tables without a published source; None if the others do not have it."""
-    others = [point for point in rates.single() if point.source != source]
-    if rate := rates.reported(network, gpu, batch, precision, others):
-        return rate
-    device = hardware.device(gpu)
-    quantity = rates.QUANTITY[precision]
-    cited = [row for row in csv_tables.read("hardware") if row["quantity"] == quantity and source in row["source"]]
-    if not any(hardware.devices()[row["name"]] is device for row in cited):
-        return rates.computed(network, gpu, precision)
-    resnet = rates.reported(layers.network("resnet50_v1b"), gpu, batch, precision, others)
-    return resnet and rates.computed(network, gpu, precision, resnet.images_per_s)
+    return Step(layers.network(name), point.batch or BATCH[4 if precision == "float32" else 2], precision)
 
 
 def errors() -> Dict[str, Dict[str, float]]:
@@ -171,7 +184,7 @@ def errors() -> Dict[str, Dict[str, float]]:
     for kind, rows in sorted(grouped(scored, lambda row: row["class"]).items()):
         found[kind] = _spread([row["error"] for row in rows])
     predicted = absolute([point for name in published.TABLES for point in published.of_package(name)])
-    for kind in ("published", "computed"):
+    for kind in ("published", "related", "computed"):
         found[kind] = _spread([each.error for each in predicted if each.kind == kind])
     return found
 
@@ -230,7 +243,8 @@ def _within(axes, found: Dict) -> None:
 
 
 def main(figure: Optional[str] = None) -> None:
-    constants = {name: f"{value:.3g}" for name, value in fit(evidence()).items()}
+    fitted = {**fit(evidence()), **fit_alone(rates.single())}
+    constants = {name: f"{value:.3g}" for name, value in fitted.items()}
     units = {row["name"]: row["unit"] for row in csv_tables.read("hardware") if row["kind"] == "prior"}
     source = "fitted to the published tables: docs/scaling-model.md"
     table = [("fitted", name, "", "value", value, units[name], source) for name, value in constants.items()]

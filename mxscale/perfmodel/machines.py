@@ -51,11 +51,12 @@ def node(
     """
     price = price_of(replace(settings, nodes=1))
     row = hardware.instances().get(settings.instance or "", {})
-    devices = overrides.gpus or int(row.get("gpus") or 0)
+    of_cpus = row.get("gpus") == "0"
+    devices = 1 if of_cpus else overrides.gpus or int(row.get("gpus") or 0)
     if not devices:
         what = settings.instance or f"machine={settings.provider}"
         raise ConfigError(f"plan.gpus is missing: the number of devices of a {what} node is unknown")
-    gpu = row.get("gpu") or None
+    gpu = f"CPU of {settings.instance}" if of_cpus else row.get("gpu") or None
     ring, kvstore, inside = inside_node(gpu, devices)
     if measured := links.get("intra"):
         ring, kvstore, inside = measured, measured, "measured inside a node"

@@ -1,26 +1,33 @@
 """The rate of one device alone, and its source.
 
-In order of preference: a given rate; the user's own runs; a published rate of the network on the GPU; the network's
-FLOPs at the FLOP/s that the GPU achieves with ResNet-50. An unknown rate is an error, not a guess.
+In order of preference: a given rate; the user's own runs; a published rate of the network on the GPU, or of ResNet-50,
+from which the roofline of both steps leads to the wanted one; the roofline alone. An unknown rate is an error, not a
+guess.
 """
 
 import functools
 import math
 import re
 from dataclasses import dataclass
-from typing import List, Optional, Sequence
+from typing import Callable, List, Mapping, Optional, Sequence
 
-from mxscale.perfmodel import hardware, layers, step_time
+from mxscale.perfmodel import hardware, layers, roofline
 from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.published import rows
+from mxscale.perfmodel.roofline import Step
 from mxscale.util.errors import ConfigError
 
-# precision -> matching published ones, the nearest first; on A100 and later, float32 multiplies as TF32
-PRECISIONS = {"float32": ("fp32", "tf32"), "float16": ("fp16", "amp"), "amp": ("amp", "fp16")}
-QUANTITY = {"float32": "resnet50_fp32", "float16": "resnet50_fp16", "amp": "resnet50_fp16"}  # of hardware.csv
+CONFIGURED = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "amp": "amp"}  # published precision -> setting
+# precision -> published ones, the nearest first; on A100 and later, float32 multiplies as TF32
+NEAREST = {
+    "float32": ("fp32", "tf32", "amp", "fp16"),
+    "float16": ("fp16", "amp", "fp32", "tf32"),
+    "amp": ("amp", "fp16", "fp32", "tf32"),
+}
+EQUAL = 2  # of them are equal to the precision
+REFERENCE = "resnet50_v1b"  # has the most published rates
 OTHER_FRAMEWORK = 1.0  # distance of another framework, in factors of 2 of the batch
 OF_CLASSES = 0.02  # largest share of a network's FLOPs in its classifier, whose size differs between publications
-STEP_FLOPS = 3  # FLOPs of a step over those of forward: backward computes gradients of inputs and of weights
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class Rate:
 
     images_per_s: float
     source: str
-    kind: str = "given"  # given | measured | published | computed
+    kind: str = "given"  # given | measured | published | related | computed
 
     @property
     def error(self) -> str:
@@ -74,7 +81,7 @@ def of_device(
         raise ConfigError(f"plan.calibrate: {others[0].source} ran {ran}, but the plan is for {gpu}")
     rate = measured(network, batch, precision, runs)
     if not rate and gpu:
-        rate = reported(network, gpu, batch, precision) or computed(network, gpu, precision)
+        rate = by_tables(Step(network, batch, precision), gpu)
     if rate:
         return rate
     on = f"on {gpu}" if gpu else "on this machine"
@@ -101,43 +108,63 @@ def measured(network: Network, batch: int, precision: str, runs: Sequence[Measur
     return Rate(run.images_per_s / run.devices, source, "measured")
 
 
-def reported(
-    network: Network, gpu: str, batch: float, precision: str, points: Optional[Sequence[rows.Point]] = None
+def by_tables(
+    step: Step,
+    gpu: str,
+    points: Optional[Sequence[rows.Point]] = None,
+    constants: Optional[Mapping[str, float]] = None,
 ) -> Optional[Rate]:
-    """Return the rate among `points` (by default `single`) of one such GPU.
+    """Return the rate on such a GPU without measurements; None if nothing is known of it.
 
-    The precision is the same, then the nearest batch, framework and memory count.
+    Args:
+        points: Published rates of one device; None for those of `single`.
+        constants: Of the roofline; None for those of hardware.csv.
     """
-    wanted, device, names = hardware.network(network.name), hardware.device(gpu), PRECISIONS[precision]
-    if not (wanted and device):
-        return None
+    seconds = functools.partial(roofline.step_s, gpu=gpu, constants=constants)
+    for name in (step.network.name, REFERENCE):
+        if point := _nearest(step._replace(network=layers.network(name)), gpu, single() if points is None else points):
+            return _from_published(point, layers.network(name), step, seconds)
+    step_s = seconds(step)
+    return step_s and Rate(
+        step.batch / step_s, f"computed from the peaks of {gpu} and the network's layers", "computed"
+    )
+
+
+def _nearest(step: Step, gpu: str, points: Sequence[rows.Point]) -> Optional[rows.Point]:
+    """Return the published rate of a network: of the nearest precision, then of batch, framework and memory."""
+    wanted, device, names = hardware.network(step.network.name), hardware.device(gpu), NEAREST[step.precision]
 
     def distance(point: rows.Point) -> tuple:
         other_framework = OTHER_FRAMEWORK * (not point.framework.startswith("MXNet"))
-        far = _distance(point.batch, batch) + other_framework + _memory_distance(point.gpu, gpu)
-        return names.index(point.precision), far, -point.rate
+        far = _distance(point.batch, step.batch) + other_framework + _memory_distance(point.gpu, gpu)
+        return names.index(point.precision) if point.precision not in names[:EQUAL] else 0, far, -point.rate
 
-    alike = [
+    alike = (
         point
-        for point in (single() if points is None else points)
+        for point in points
         if point.precision in names and hardware.network(point.model) == wanted and hardware.device(point.gpu) is device
-    ]
-    if not alike:
-        return None
-    point = min(alike, key=distance)
+    )
+    return min(alike, key=distance, default=None) if wanted and device else None
+
+
+def _from_published(
+    point: rows.Point, published: Network, step: Step, seconds: Callable[[Step], Optional[float]]
+) -> Rate:
+    """Return the rate of a step by a published one and the roofline of both, or by FLOPs if the peaks are unknown."""
+    similar = point.precision in NEAREST[step.precision][:EQUAL]
+    before = Step(published, point.batch, step.precision if similar else CONFIGURED[point.precision])
+    own = published.name == step.network.name
+    work = step.network.flops / published.flops
+    if own and abs(work - 1) < OF_CLASSES:
+        step, work = step._replace(network=published), 1.0
     what = f"{point.model} on {point.gpu}, {point.precision}, batch {point.batch:g}: {point.source}"
-    work = _work(network)
-    scaled = [f"batch {batch}"] * (point.batch != batch) + [f"{work:.3g} of the FLOPs (image size)"] * (work != 1)
-    launches_s = hardware.launches_s(wanted.tensors, hardware.constants()["launch"])
-    step_s = float(step_time.at_batch(point.batch / point.rate, batch, point.batch, launches_s, work))
-    note = f", scaled to {' and '.join(scaled)}" if scaled else ""
-    return Rate(batch / step_s if scaled else point.rate, f"published ({what}){note}", "published")
-
-
-def _work(network: Network) -> float:
-    """Return the network's FLOPs over those at the image size of layers.csv, which publications use."""
-    ratio = network.flops / layers.network(network.name).flops
-    return 1.0 if abs(ratio - 1) < OF_CLASSES else ratio
+    wanted_s, known_s = seconds(step), seconds(before)
+    ratio = wanted_s / known_s if wanted_s and known_s else work * step.batch / before.batch
+    rate = point.rate * step.batch / before.batch / ratio
+    if not (own and similar):
+        return Rate(rate, f"computed by the network's layers from a published rate ({what})", "related")
+    scaled = [f"batch {step.batch:g}"] * (step != before) + [f"{work:.3g} of the FLOPs (image size)"] * (work != 1)
+    return Rate(rate, f"published ({what}){', scaled to ' * bool(scaled)}{' and '.join(scaled)}", "published")
 
 
 def _memory_distance(one: str, other: str) -> float:
@@ -151,19 +178,6 @@ def single() -> List[rows.Point]:
     """Return the published rates of one device in the package's tables."""
     points = [point for name in rows.TABLES for point in rows.of_package(name)]
     return [point for point in points if point.devices == 1 and point.batch and not point.flag]
-
-
-def computed(network: Network, gpu: str, precision: str, resnet50: Optional[float] = None) -> Optional[Rate]:
-    """Return the rate at the FLOP/s that the GPU achieves with ResNet-50; too high for depthwise convolutions.
-
-    ResNet-50's images/s are those of hardware.csv, unless they are given.
-    """
-    known = resnet50 or (hardware.device(gpu) or {}).get(QUANTITY[precision])
-    if known is None:
-        return None
-    achieved = known * STEP_FLOPS * layers.network("resnet50_v1b").flops
-    source = f"computed: {achieved / 1e12:.1f} TFLOP/s, which {gpu} achieves with ResNet-50 in {precision}"
-    return Rate(achieved / (STEP_FLOPS * network.flops), source, "computed")
 
 
 def _distance(one: float, other: float) -> float:

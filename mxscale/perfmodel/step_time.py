@@ -17,6 +17,7 @@ from typing import List, Mapping, NamedTuple, Sequence, Tuple, Union
 import numpy as np
 
 from mxscale.config.backends import ALL_TO_ALL, RING
+from mxscale.perfmodel.layers import Layer
 
 Numbers = Union[float, np.ndarray]
 
@@ -202,7 +203,7 @@ def _slowest(count: float) -> float:
     return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
-def at_batch(step_s: Numbers, batch: Numbers, of: Numbers, launches_s: Numbers, work: Numbers = 1.0) -> Numbers:
+def at_batch(step_s: Numbers, batch: Numbers, of: Numbers, launches_s: Numbers) -> Numbers:
     """Return the seconds of a step with another batch.
 
     The work for the images scales with the batch; kernel launches do not.
@@ -211,10 +212,9 @@ def at_batch(step_s: Numbers, batch: Numbers, of: Numbers, launches_s: Numbers, 
         batch: Images of the wanted step.
         of: Images of the known step.
         launches_s: Seconds of the kernel launches of a step; at most half of the step counts.
-        work: FLOPs of an image in the wanted step over those in the known step.
     """
     fixed = np.minimum(launches_s, 0.5 * step_s)
-    return fixed + (step_s - fixed) * work * batch / of
+    return fixed + (step_s - fixed) * batch / of
 
 
 ADAPTER = 100e9 / 8  # bytes/s; faster networks count as several adapters
@@ -271,20 +271,20 @@ def calibrate(points: Sequence[Tuple[float, float]], ranks: int) -> Link:
     return Link(float(alpha), float(1 / slope))
 
 
-def buckets(layers: Sequence[Tuple[float, float]], gradients_per_bucket: float) -> Tuple[Tuple[float, float], ...]:
+def buckets(layers: Sequence[Layer], gradients_per_bucket: float) -> Tuple[Tuple[float, float], ...]:
     """Return `Job.buckets` of a network.
 
     Backward runs from the last layer to the first. A bucket is closed when the next layer does not fit.
 
     Args:
-        layers: (gradients, FLOPs) of each layer, in forward order.
+        layers: In forward order.
         gradients_per_bucket: Capacity of a bucket.
     """
-    total, work = sum(n for n, _ in layers), sum(c for _, c in layers)
+    total, work = sum(layer.gradients for layer in layers), sum(layer.flops for layer in layers)
     closed, size, done = [], 0.0, 0.0
-    for count, cost in reversed(layers):
-        if size and size + count > gradients_per_bucket:
+    for layer in reversed(layers):
+        if size and size + layer.gradients > gradients_per_bucket:
             closed.append((size / total, done / work))
             size = 0.0
-        size, done = size + count, done + cost
+        size, done = size + layer.gradients, done + layer.flops
     return (*closed, (size / total, 1.0))

@@ -1,9 +1,14 @@
 """Rates of one device, their sources, and the machines of the tables."""
 
+from dataclasses import replace
+
 import pytest
 
-from mxscale.perfmodel import hardware, layers, machines, rates
+from mxscale.config.schema import Machine
+from mxscale.perfmodel import hardware, layers, machines, rates, roofline
 from mxscale.perfmodel.rates import Measured
+from mxscale.perfmodel.roofline import Step
+from mxscale.rundir.price import Price
 from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
 
@@ -46,18 +51,39 @@ def test_published_rate_is_scaled_to_the_batch():
     assert smaller.images_per_s < larger.images_per_s and "scaled to batch 16" in smaller.source
 
 
-def test_computed_rate_uses_achieved_flops():
-    rate = rates.of_device(layers.network("vgg19_bn"), "V100-16GB", 32, "float32")
-    known = hardware.device("V100")["resnet50_fp32"]
-    assert rate.source.startswith("computed") and "ResNet-50" in rate.source
-    assert rate.images_per_s == pytest.approx(known * resnet50().flops / layers.network("vgg19_bn").flops)
+def test_rate_of_another_network_is_related_by_the_roofline():
+    vgg = layers.network("vgg19_bn")
+    rate = rates.of_device(vgg, "V100-16GB", 32, "float32")
+    assert rate.kind == "related" and "from a published rate (resnet-50 on V100, fp32, batch 32" in rate.source
+    seconds = [roofline.step_s(Step(network, 32, "float32"), "V100-16GB") for network in (resnet50(), vgg)]
+    assert rate.images_per_s == pytest.approx(298.51 * seconds[0] / seconds[1])
 
 
-def test_unknown_rate_is_refused():
+def test_rate_in_another_precision_is_related_by_the_roofline():
+    rate = rates.of_device(resnet50(), "K80", 32, "float16")
+    assert rate.kind == "related" and "resnet-50 on K80, fp32, batch 32" in rate.source
+    assert 1 < rate.images_per_s / rates.of_device(resnet50(), "K80", 32, "float32").images_per_s < 2
+
+
+def test_device_without_a_published_rate_has_that_of_its_peaks():
+    rate = rates.of_device(resnet50(), "L4", 64, "amp")
+    assert (rate.kind, rate.source) == ("computed", "computed from the peaks of L4 and the network's layers")
+    assert rate.images_per_s == pytest.approx(64 / roofline.step_s(Step(resnet50(), 64, "amp"), "L4"))
+
+
+@pytest.mark.parametrize("gpu", ["Tesla X1", None])
+def test_unknown_rate_is_refused(gpu):
     with pytest.raises(ConfigError, match=r"plan.images_per_s"):
-        rates.of_device(resnet50(), "K80", 32, "float16")
-    with pytest.raises(ConfigError, match=r"plan.images_per_s"):
-        rates.of_device(resnet50(), None, 32, "float32")
+        rates.of_device(resnet50(), gpu, 32, "float32")
+
+
+@pytest.mark.parametrize("instance", hardware.instances())
+def test_every_instance_has_a_rate_in_each_precision_with_a_stated_error(instance):
+    unknown = Price(False, why="of no interest")
+    machine = machines.node(replace(Machine(), instance=instance), lambda settings: unknown, {})
+    for precision in ("float32", "float16", "amp"):
+        rate = rates.of_device(layers.network("resnet18_v1b"), machine.gpu, 64, precision)
+        assert 10 < rate.images_per_s < 20000 and rate.error
 
 
 def test_instances_and_prices_list_the_same():
@@ -85,9 +111,9 @@ def test_run_on_another_device_is_refused(ran, message):
 
 
 def test_published_rate_is_scaled_to_the_image_size():
-    rate = {side: rates.reported(layers.network("resnet50_v1b", side), "V100-16GB", 32, "float32").images_per_s
+    rate = {side: rates.of_device(layers.network("resnet50_v1b", side), "V100-16GB", 32, "float32").images_per_s
             for side in (112, 224, 448)}  # fmt: skip
-    assert rate[112] > 3 * rate[224] and rate[448] == pytest.approx(rate[224] / 4, rel=0.2)
+    assert 2 * rate[224] < rate[112] < 4 * rate[224] and rate[448] == pytest.approx(rate[224] / 4, rel=0.2)
 
 
 def test_link_inside_a_node_depends_on_the_device():

@@ -7,6 +7,7 @@ import pytest
 
 from mxscale.config.backends import ALL_TO_ALL, RING, SERVERS
 from mxscale.perfmodel import step_time
+from mxscale.perfmodel.layers import Layer
 from mxscale.perfmodel.step_time import Job, Link, at_batch, buckets, calibrate, predict, slowest
 
 MILLION = 1e6
@@ -122,14 +123,13 @@ def test_longest_part_bounds_the_step():
 
 
 def test_buckets_start_at_the_last_layer():
-    layers = [(10, 6), (20, 3), (30, 1)]  # (gradients, FLOPs) in forward order
+    layers = [Layer(10, 6), Layer(20, 3), Layer(30, 1)]
     assert buckets(layers, 30) == pytest.approx(np.array([(0.5, 0.1), (0.5, 1.0)]))
     assert buckets(layers, 1000) == ((1.0, 1.0),)
 
 
 def test_step_scales_with_the_batch_except_kernel_launches():
     assert at_batch(0.1, 64, 32, launches_s=0.02) == pytest.approx(0.18)  # 0.02 + 0.08 x 2
-    assert at_batch(0.1, 32, 32, launches_s=0.02, work=4.0) == pytest.approx(0.34)  # 0.02 + 0.08 x 4
     steps = np.array([0.1, 0.02])  # launches are at most half of the short step
     assert at_batch(steps, np.array([64, 16]), 32, launches_s=0.02) == pytest.approx([0.18, 0.015])
 

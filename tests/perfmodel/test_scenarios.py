@@ -10,14 +10,14 @@ from matplotlib.figure import Figure
 from plans import only_plan
 
 from mxscale.perfmodel import hardware, scenarios
-from mxscale.perfmodel.layers import Network
+from mxscale.perfmodel.layers import Layer, Network
 from mxscale.perfmodel.scenarios import Grid, Machine, Task
 from mxscale.perfmodel.step_time import Link
 from mxscale.planner import planning
 from tools import plan_figure
 
 FREE = Link(0.0, math.inf)
-NETWORK = Network("two layers", ((1_000_000, 1e9), (1_000_000, 1e9)))  # 8 MB of float32
+NETWORK = Network("two layers", (Layer(1_000_000, 1e9), Layer(1_000_000, 1e9)))  # 8 MB of float32
 
 # An exchange that hides nothing and devices that all take as long: sums that can be done by hand
 PLAIN = {"overlap": 0.0, "overlap_served": 0.0, "spread": 0.0, "jitter": 0.0, "overhead": 0.0}

@@ -92,7 +92,7 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys):
         ([P3, "plan.images=many"], "plan.images=many: expected a whole number"),
         ([P3, "plan.epochs=-1"], "plan.epochs=-1.0"),
         ([P3, "data=imagefolder"], "plan.images is missing"),
-        (["machine.instance=p5.48xlarge"], "give plan.images_per_s"),
+        (OWN[:-1], "give plan.images_per_s"),
         (["machine.instance=p2.xlarge"], "plan.nic_gbps is missing"),
         (["machine=local"], "plan.gpus is missing"),
         ([*OWN, "plan.budget_usd=5"], "a budget needs a price"),
