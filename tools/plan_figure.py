@@ -18,8 +18,8 @@ from mxscale.cli.verbs import VERBS, own_settings
 from mxscale.config.schema import checked, from_dict
 from mxscale.config.validation import validate
 from mxscale.perfmodel.scenarios import Plans
-from mxscale.planner import planning
-from mxscale.planner.planning import Limits
+from mxscale.planner import choice, planning
+from mxscale.planner.choice import Limits
 from mxscale.rendering import canvas
 
 MOST_LINES = 8
@@ -108,7 +108,7 @@ def _money(plans: Plans, limits: Limits, chosen: Sequence[int], axis) -> None:
     """Draw cost against hours on logarithmic axes, with the Pareto front."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    currency = planning.currency(plans)
+    currency = choice.currency(plans)
     money, hours = plans[currency], plans["hours"]
     axis.set(xlabel="hours", ylabel=currency.upper(), title="time and cost")
     if not np.isfinite(money).any():
@@ -116,7 +116,7 @@ def _money(plans: Plans, limits: Limits, chosen: Sequence[int], axis) -> None:
         return
     drawn = np.unique(np.linspace(0, len(hours) - 1, min(len(hours), MOST_POINTS)).astype(int))
     axis.scatter(hours[drawn], money[drawn], s=12, color=canvas.LIGHT, label=f"{len(drawn):,} of {len(hours):,} plans")
-    best = planning.front(plans, np.ones(len(hours), bool))
+    best = choice.front(plans, np.ones(len(hours), bool))
     axis.plot(hours[best], money[best], color=canvas.INK, linewidth=1, label="Pareto front")
     for number, place in enumerate(dict.fromkeys(chosen)):
         axis.scatter(hours[place], money[place], s=160, marker="*", color=canvas.VERMILION, edgecolor="black", zorder=3,

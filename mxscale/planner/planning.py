@@ -5,7 +5,7 @@ import json
 import os
 import textwrap
 from dataclasses import dataclass, replace
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
 
@@ -21,10 +21,9 @@ from mxscale.data.survey import survey
 from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
 from mxscale.perfmodel.step_time import Link
-from mxscale.planner import table
+from mxscale.planner import choice, table
+from mxscale.planner.choice import Limits
 from mxscale.util.errors import ConfigError
-
-Limits = Dict[str, float]  # column (hours, usd, eur) -> upper limit
 
 
 def main(config: Config, settings: Plan, as_json: bool) -> None:
@@ -47,13 +46,13 @@ def without_data(values: dict) -> dict:
 
 def solve(config: Config, settings: Plan) -> "Result":
     """Return all plans and the recommended ones. Raises ConfigError."""
-    grid, task, inputs = put_together(config, settings)
+    grid, task, inputs, kinds = put_together(config, settings)
     plans, left_out = scenarios.evaluate(grid, task)
     if not len(plans["hours"]):
         raise ConfigError(f"no combination of the plan.* settings is valid: {'; '.join(left_out)}")
     limits = {"hours": settings.deadline_hours, "usd": settings.budget_usd, "eur": settings.budget_eur}
     limits = {name: limit for name, limit in limits.items() if limit is not None}
-    return Result(plans, left_out, inputs, limits, choose(plans, limits))
+    return Result(plans, left_out, inputs, limits, choice.choose(plans, limits), kinds)
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,11 @@ class Result:
     inputs: Dict[str, str]  # descriptions of what the plans rest on
     limits: Limits
     answer: Dict[str, int]  # description -> index of a plan
+    kinds: Dict[tuple, str]  # (machine, batch, precision) -> kind of the device's rate, by which its error is known
 
 
-def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenarios.Task, Dict[str, str]]:
-    """Return the grid, the settings of all plans, and descriptions of what they rest on. Raises ConfigError."""
+def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenarios.Task, Dict[str, str], dict]:
+    """Return the grid, the settings of all plans, what they rest on, and `Result.kinds`. Raises ConfigError."""
     swept = _swept(config, settings)
     images, classes, images_source = epoch_of(config, settings)
     network = layers.network(config.model.name, config.data.image_size, classes)
@@ -79,7 +79,8 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
         if node.nic is None and (served or max(swept["nodes"]) > 1):
             raise ConfigError(f"plan.nic_gbps is missing: the link between nodes of {node.name} is unknown")
     server = _server(config, settings, links) if served else None
-    device_rates, rate_sources, error = _rates(network, nodes, swept, settings.images_per_s, runs)
+    found = _rates(network, nodes, swept, settings.images_per_s, runs)
+    error = "; ".join(filter(None, dict.fromkeys(rate.error for rate in found.values())))
     epochs, fed = settings.epochs or config.epochs, settings.input_images_per_s
     if epochs == "auto":
         raise ConfigError("epochs=auto: a plan has a number of epochs; set plan.epochs")
@@ -91,7 +92,7 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
         network=network,
         images=images,
         epochs=epochs,
-        rates=device_rates,
+        rates={key: rate.images_per_s for key, rate in found.items()},
         server=server,
         accumulation=config.batch.accumulation,
         bucket_bytes=buckets,
@@ -105,14 +106,15 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
         "network": f"{network.name}: {network.gradients / 1e6:.1f} million gradients, "
         f"{network.flops / 1e9:.2f} GFLOPs per forward pass",
         "epochs": f"{epochs:g} of {images:,} images ({images_source})",
-        "device": rate_sources,
+        "device": _sources(found.values()),
         "error": "; ".join(filter(None, [error, *_scaling_errors(nodes, swept["nodes"])])),
         "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [links_source])]),
         "input": f"{fed:,.0f} images/s per node (given)" if fed else "not modelled (plan.input_images_per_s)",
         "price": "; ".join(dict.fromkeys(node.price for node in nodes)),
         "servers": f"{server.links}; {server.price}" if server else None,
     }
-    return scenarios.Grid(nodes, **swept), task, {name: text for name, text in inputs.items() if text}
+    kinds = {key: rate.kind for key, rate in found.items()}
+    return scenarios.Grid(nodes, **swept), task, {name: text for name, text in inputs.items() if text}, kinds
 
 
 def _scaling_errors(nodes: List[machines.Machine], counts: List[int]) -> List[str]:
@@ -198,9 +200,9 @@ def _server(config: Config, settings: Plan, links: Dict[str, Link]) -> machines.
 
 
 def _rates(
-    network, nodes: List[machines.Machine], swept: dict, images_per_s: Optional[float], runs: list
-) -> Tuple[dict, str, str]:
-    """Return {(machine, batch, precision): images/s of one device}, their sources, and their error.
+    network: layers.Network, nodes: List[machines.Machine], swept: dict, images_per_s: Optional[float], runs: list
+) -> Dict[tuple, rates.Rate]:
+    """Return {(machine, batch, precision): rate of one device}.
 
     Raises ConfigError if a rate is unknown, or one is given for devices of several kinds.
     """
@@ -210,75 +212,20 @@ def _rates(
             f"plan.images_per_s={images_per_s:g} is the rate of one device, and the machines have {', '.join(gpus)}: "
             "plan each of them by itself, or leave it out"
         )
-    of_device, sources = {}, {}
-    for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"]):
-        rate = rates.of_device(network, node.gpu, batch, precision, images_per_s, runs)
-        of_device[node.name, batch, precision] = rate.images_per_s
-        sources[f"{rate.images_per_s:,.1f} images/s, {rate.source}"] = rate.error
-    lines = list(sources)[:MOST_RATES] + [f"and {len(sources) - MOST_RATES} more"] * (len(sources) > MOST_RATES)
-    return of_device, "; ".join(lines), "; ".join(filter(None, dict.fromkeys(sources.values())))
+    return {
+        (node.name, batch, precision): rates.of_device(network, node.gpu, batch, precision, images_per_s, runs)
+        for node, batch, precision in itertools.product(nodes, swept["batch"], swept["precision"])
+    }
+
+
+def _sources(found: Iterable[rates.Rate]) -> str:
+    """Return the first distinct rates with their sources."""
+    sources = list(dict.fromkeys(f"{rate.images_per_s:,.1f} images/s, {rate.source}" for rate in found))
+    return "; ".join(sources[:MOST_RATES] + [f"and {len(sources) - MOST_RATES} more"] * (len(sources) > MOST_RATES))
 
 
 MOST_RATES = 4  # sources in the output
 COLUMNS = 120  # of a terminal
-
-
-# ---------------------------------------------------------------- recommended plans
-
-
-def satisfied(plans: scenarios.Plans, limits: Limits) -> np.ndarray:
-    """Return which plans are within all limits; a plan of unknown cost is within no budget."""
-    within = np.ones(len(plans["hours"]), bool)
-    for name, limit in limits.items():
-        within &= plans[name] <= limit  # False for NaN
-    return within
-
-
-def cheapest(plans: scenarios.Plans, among: np.ndarray) -> Optional[int]:
-    """Return the index of the cheapest plan of `among` (a mask), then the fastest; None if no cost is known."""
-    best = front(plans, among)
-    return int(best[-1]) if len(best) else None
-
-
-def fastest(plans: scenarios.Plans, among: np.ndarray) -> Optional[int]:
-    """Return the index of the fastest plan of `among` (a mask), then the cheapest."""
-    places = np.flatnonzero(among)
-    order = np.lexsort((np.nan_to_num(plans["usd"][places], nan=np.inf), plans["hours"][places]))
-    return int(places[order[0]]) if len(places) else None
-
-
-def currency(plans: scenarios.Plans) -> str:
-    """Return "usd" if any cost is known in it, else "eur"."""
-    return "usd" if np.isfinite(plans["usd"]).any() else "eur"
-
-
-def front(plans: scenarios.Plans, among: np.ndarray) -> np.ndarray:
-    """Return the indices of the Pareto front of time and cost within `among` (a mask), the fastest first."""
-    money = plans[currency(plans)]
-    places = np.flatnonzero(among & np.isfinite(money))
-    places = places[np.lexsort((money[places], plans["hours"][places]))]
-    below = np.minimum.accumulate(np.concatenate([[np.inf], money[places]]))[:-1]
-    return places[money[places] < below]
-
-
-def choose(plans: scenarios.Plans, limits: Limits) -> Dict[str, int]:
-    """Return the recommended plans: description -> index. Raises ConfigError."""
-    allowed, budgets = satisfied(plans, limits), [name for name in limits if name != "hours"]
-    within = " and ".join(
-        f"{'within' if name == 'hours' else 'for at most'} {limit:g} {'h' if name == 'hours' else name.upper()}"
-        for name, limit in limits.items()
-    )
-    if limits and not allowed.any():
-        if budgets and all(np.isnan(plans[name]).all() for name in budgets):
-            raise ConfigError("a budget needs a price: give machine.usd_per_hour or machine=aws")
-        nearest_one = fastest if "hours" in limits else cheapest
-        return {f"no plan finishes {within}; the nearest": nearest_one(plans, np.ones(len(allowed), bool))}
-    best = {"cheapest": cheapest(plans, allowed), "fastest": fastest(plans, allowed)}
-    if limits and "hours" not in limits:
-        best = dict(reversed(best.items()))
-    if len(set(best.values())) == 1:
-        best = {" and ".join(best): best["fastest"]}
-    return {f"{name} {within}".strip(): place for name, place in best.items() if place is not None}
 
 
 def shown(result: Result) -> List[int]:
@@ -286,8 +233,8 @@ def shown(result: Result) -> List[int]:
     plans, count = result.plans, len(result.plans["hours"])
     if count <= table.MOST:
         return list(range(count))
-    allowed = satisfied(plans, result.limits)
-    best = front(plans, allowed if allowed.any() else np.ones(count, bool))
+    allowed = choice.satisfied(plans, result.limits)
+    best = choice.front(plans, allowed if allowed.any() else np.ones(count, bool))
     if not len(best):  # no price is known
         best = np.argsort(plans["hours"], kind="stable")
     spread = np.unique(np.linspace(0, len(best) - 1, min(len(best), table.MOST)).astype(int))
@@ -318,7 +265,14 @@ def _wrapped(line: Tuple[str, str]) -> str:
 
 
 def _answer(result: Result) -> Dict[str, dict]:
-    return {what: scenarios.rows(result.plans, [place])[0] for what, place in result.answer.items()}
+    """Return the recommended plans; `hours_90`: within it are 90 % of the rates that such an estimate is checked by."""
+    answer = {}
+    for what, place in result.answer.items():
+        (row,) = scenarios.rows(result.plans, [place])
+        error = hardware.errors(result.kinds[row["instance"], row["batch"], row["precision"]])
+        off = min(error.get("p90", 0), 95) / 100
+        answer[what] = {**row, "hours_90": [row["hours"] * (1 - off), row["hours"] * (1 + off)] if off else None}
+    return answer
 
 
 def as_object(result: Result, path: str) -> dict:

@@ -67,10 +67,12 @@ def sentence(row: Dict) -> str:
     how += "" if row["compression"] == "none" else f", {row['compression']}"
     how += ", double buffering" if row["double_buffering"] else ""
     money = [f"{cell(name, row)} {name.upper()}" for name in ("usd", "eur") if row[name] is not None]
+    ends = row["hours_90"] and [COLUMNS["hours"][1](hours) for hours in row["hours_90"]]
+    between = f"; with its error {ends[0]} to {ends[1]} h" if ends else ""
     return (
         f"{row['nodes']} x {row['instance']}, {how}, batch {row['batch']} {row['precision']}: "
         f"{cell('hours', row)} h, {' = '.join(money) or 'cost unknown'}, "
-        f"{cell('images_per_s', row)} images/s, {cell('efficiency', row)} efficiency"
+        f"{cell('images_per_s', row)} images/s, {cell('efficiency', row)} efficiency{between}"
     )
 
 

@@ -192,23 +192,23 @@ def test_cheapest_and_fastest_within_bounds():
     plans, _ = scenarios.evaluate(*wide())
     hours, usd = plans["hours"], plans["usd"]
     deadline, budget = np.median(hours), np.median(usd)
-    within = planning.satisfied(plans, {"hours": deadline})
-    assert usd[planning.cheapest(plans, within)] == usd[hours <= deadline].min()
-    within = planning.satisfied(plans, {"usd": budget})
-    assert hours[planning.fastest(plans, within)] == hours[usd <= budget].min()
+    within = choice.satisfied(plans, {"hours": deadline})
+    assert usd[choice.cheapest(plans, within)] == usd[hours <= deadline].min()
+    within = choice.satisfied(plans, {"usd": budget})
+    assert hours[choice.fastest(plans, within)] == hours[usd <= budget].min()
 
 
 def test_unknown_price_is_within_no_budget():
     plans, _ = scenarios.evaluate(Grid([machine(usd=math.nan)], [1], batch=[10]), task())
     [row] = scenarios.rows(plans, [0])
     assert row["usd"] is None and row["eur"] is None and row["hours"] > 0
-    assert not planning.satisfied(plans, {"usd": 1e9}).any() and planning.satisfied(plans, {"hours": 1e9}).all()
+    assert not choice.satisfied(plans, {"usd": 1e9}).any() and choice.satisfied(plans, {"hours": 1e9}).all()
 
 
 def test_front_is_not_dominated():
     plans, _ = scenarios.evaluate(*wide())
     everything = np.ones(len(plans["hours"]), bool)
-    best = planning.front(plans, everything)
+    best = choice.front(plans, everything)
     for place in best:
         better = (plans["hours"] <= plans["hours"][place]) & (plans["usd"] < plans["usd"][place])
         assert not better.any()
