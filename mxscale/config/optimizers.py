@@ -45,7 +45,6 @@ class ScheduleEntry:
 
     function: str  # "module:function" of (Position, settings of the group `schedule`) -> learning rate
     options: Tuple[str, ...] = ()  # keys of the group `schedule` that it reads
-    ratio: bool = False  # it is a power of the ratio of final_lr to optimizer.lr, so both are above 0
 
 
 SCHEDULES = {
@@ -53,5 +52,4 @@ SCHEDULES = {
     "step": ScheduleEntry("mxscale.train.optim.schedule:step", ("milestones", "factor", "factors")),
     "cosine": ScheduleEntry("mxscale.train.optim.schedule:cosine", ("final_lr", "steps")),
     "poly": ScheduleEntry("mxscale.train.optim.schedule:poly", ("final_lr", "power", "steps")),
-    "exponential": ScheduleEntry("mxscale.train.optim.schedule:exponential", ("final_lr", "steps"), ratio=True),
 }

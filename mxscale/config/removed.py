@@ -28,6 +28,7 @@ INSTEAD: Dict[str, str] = {
     "launch=docker": CONTAINERS,
     "experiment=finetune_folder": "use mxscale finetune data=imagefolder data.root=DIR data.on_bad=skip",
     "mxscale find-lr": "compare rates in a sweep: mxscale train -m optimizer.lr=0.1,0.2,0.4 (docs/sweeps.md)",
+    "schedule=exponential": "use schedule=cosine or schedule=poly schedule.power=N",
     "launch.hosts=compose": "list the workers: 'launch.hosts=[mxscale-worker-1,mxscale-worker-2]'",
     "plan.unavailable": "name the machines to plan for in plan.instance, such as [p3.8xlarge,p3.16xlarge:spot]",
     "leave_out": "run python tools/scaling_model.py in a checkout",

@@ -178,9 +178,9 @@ class Schedule:
         None, "step: in place of factor, one factor of lr before, between and after the milestones", low=0
     )
     power: float = setting(2.0, "poly: exponent", low=0)
-    final_lr: float = setting(0.0, "cosine, poly, exponential: learning rate at the end, before scaling", low=0)
+    final_lr: float = setting(0.0, "cosine, poly: learning rate at the end, before scaling", low=0)
     steps: Optional[int] = setting(
-        None, "cosine, poly, exponential: step at which final_lr is reached; null: the last", unit="steps", low=1
+        None, "cosine, poly: step at which final_lr is reached; null: the last", unit="steps", low=1
     )
 
 

@@ -131,18 +131,13 @@ def _check_class_balance(data: Data, weights: Any) -> None:
             raise ConfigError(f"{key}=balanced: the labels of data={data.kind} are random; omit {key}")
 
 
-def _check_schedule(schedule: Schedule, optimizer: Optimizer) -> None:
+def _check_schedule(schedule: Schedule) -> None:
     if schedule.milestones != sorted(schedule.milestones):
         raise ConfigError(f"schedule.milestones={schedule.milestones}: expected epochs in increasing order")
     phases = len(schedule.milestones) + 1
     if schedule.factors is not None and len(schedule.factors) != phases:
         wanted = f"{phases} numbers, one before, between and after the milestones"
         raise ConfigError(f"schedule.factors={schedule.factors}: expected {wanted}")
-    if SCHEDULES[schedule.kind].ratio and not (schedule.final_lr and optimizer.lr):
-        raise ConfigError(
-            f"schedule.final_lr={schedule.final_lr} with optimizer.lr={optimizer.lr}: schedule={schedule.kind} goes "
-            "from one to the other by equal factors; expected both above 0"
-        )
 
 
 def _check_optimizer(optimizer: Optimizer, schedule: Schedule) -> None:

@@ -164,6 +164,13 @@ class Plan:
     )
     double_buffering: Union[List[bool], bool, None] = setting(None, "false, true or both; null: comm.double_buffering")
     epochs: Optional[float] = setting(None, "length of the training; null: epochs", unit="epochs", above=0)
+    target: Optional[float] = setting(
+        None,
+        "validation top-1 to train to, in place of epochs, which then depend on the batch",
+        unit="%",
+        low=0,
+        high=100,
+    )
     images: Optional[int] = setting(None, "images per epoch; null: the data set's published number", low=1)
     server_instance: str = setting("c5.18xlarge", "instance of a parameter server")
     server_usd_per_hour: Optional[float] = setting(

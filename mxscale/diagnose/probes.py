@@ -50,10 +50,13 @@ OF_A_STEP = ("entry", "seed", "precision", "label_smoothing", "class_weights", "
              "comm")  # fmt: skip
 
 
-def endless(config: Config) -> Config:
-    """Return the run without an end, a schedule, validation, checkpoints and records."""
+def untimed(config: Config) -> Config:
+    """Return the run to diagnose: without an end, validation, checkpoints and records, at a constant learning rate."""
+    of_step = {key: getattr(config, key) for key in OF_A_STEP}
+    of_step.update(class_weights=None, optimizer=replace(config.optimizer, lr=LR))
     return Config(
-        **{key: getattr(config, key) for key in OF_A_STEP},
+        **of_step,
+        schedule=Schedule(kind="constant", reference_batch=None),
         epochs=NEVER,
         validate_every=NEVER,
         log_every=1,
@@ -61,12 +64,6 @@ def endless(config: Config) -> Config:
         tracking=Tracking(enabled=False),
         checkpoint=Checkpoint(every_epochs=NEVER),
     )
-
-
-def untimed(config: Config) -> Config:
-    """Return the run to diagnose: endless, with a constant learning rate."""
-    constant = Schedule(kind="constant", reference_batch=None)
-    return replace(endless(config), class_weights=None, optimizer=replace(config.optimizer, lr=LR), schedule=constant)
 
 
 def configs(run: Run, interval: int) -> Dict[str, List[Config]]:

@@ -8,7 +8,7 @@ import functools
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from mxscale.config.backends import BACKENDS, COMPRESSIONS, DEFAULT, MODELLED, R
 from mxscale.config.price_sources import MINIMUM_S
 from mxscale.cost import prices
 from mxscale.perfmodel import hardware, step_time
+from mxscale.perfmodel.convergence import Convergence
 from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.machines import Machine
 from mxscale.perfmodel.step_time import FREE, Link
@@ -44,7 +45,7 @@ class Task:
 
     network: Network
     images: int  # of an epoch
-    epochs: float
+    epochs: Union[float, Convergence]
     rates: Mapping[Tuple[str, int, str], float]  # (machine, batch, precision) -> images/s of one device
     server: Optional[Machine] = None
     accumulation: int = 1
@@ -125,8 +126,8 @@ def evaluate(grid: Grid, task: Task) -> Tuple[Plans, Dict[str, int]]:
 
     Returns:
         The columns of all valid plans, and the number of invalid combinations by reason. Columns added to the grid's:
-        devices, images_per_s, efficiency (against the rate of one device times their number), hours, usd, eur (NaN:
-        unknown), bound, and seconds of a step: step_s, compute_s, exchange_s, exposed_s, stragglers_s, input_s.
+        devices, images_per_s, efficiency (against the rate of one device times their number), epochs, hours, usd, eur
+        (NaN: unknown), bound, and seconds of a step: step_s, compute_s, exchange_s, exposed_s, stragglers_s, input_s.
     """
     plans, refused = combine(grid)
     rates = np.array([task.rates[key] for key in _listed(plans, "instance", "batch", "precision")])
@@ -134,16 +135,22 @@ def evaluate(grid: Grid, task: Task) -> Tuple[Plans, Dict[str, int]]:
     global_batch = plans["batch"] * plans["devices"] * task.accumulation
     plans["images_per_s"] = global_batch / plans["step_s"]
     plans["efficiency"] = plans["images_per_s"] / (plans["devices"] * rates)
+    by_batch = isinstance(task.epochs, Convergence)
+    plans["epochs"] = task.epochs.at(global_batch) if by_batch else np.full(len(global_batch), task.epochs)
     # All images count. A run drops the last partial batch, which would make plans with large batches look cheap
-    seconds = task.images * task.epochs / plans["images_per_s"] + task.setup_s
+    seconds = task.images * plans["epochs"] / plans["images_per_s"] + task.setup_s
     plans["hours"] = seconds / 3600
     billed = np.array([prices.billed_hours(one, task.billing, task.minimum_s) for one in seconds.tolist()])
     for currency in ("usd_per_hour", "eur_per_hour"):
         plans[currency[:3]] = billed * _per_hour(plans, grid, task, currency)
-    too_few = global_batch > task.images
-    if too_few.any():
-        refused[f"the global batch is more than the {task.images:,} images of an epoch"] = int(too_few.sum())
-    return {name: column[~too_few] for name, column in plans.items()}, refused
+    too_few, unknown = global_batch > task.images, np.isnan(plans["epochs"])
+    for why, left_out in (
+        (f"the global batch is more than the {task.images:,} images of an epoch", too_few),
+        ("the epochs to the target are unknown for so large a global batch", unknown),
+    ):
+        if left_out.any():
+            refused[why] = int(left_out.sum())
+    return {name: column[~(too_few | unknown)] for name, column in plans.items()}, refused
 
 
 def _step(plans: Plans, rates: np.ndarray, grid: Grid, task: Task) -> Plans:

@@ -5,7 +5,7 @@ import json
 import os
 import textwrap
 from dataclasses import dataclass, replace
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from mxscale.cost.run_cost import pricing
 from mxscale.data.class_names import class_names
 from mxscale.data.survey import survey
 from mxscale.launcher.progress import echo
-from mxscale.perfmodel import calibration, hardware, layers, machines, rates, scenarios
+from mxscale.perfmodel import calibration, convergence, hardware, layers, machines, rates, scenarios
+from mxscale.perfmodel.convergence import Convergence
 from mxscale.perfmodel.step_time import Link
 from mxscale.planner import choice, table
 from mxscale.planner.choice import Limits
@@ -81,9 +82,7 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
     server = _server(config, settings, links) if served else None
     found = _rates(network, nodes, swept, settings.images_per_s, runs)
     error = "; ".join(filter(None, dict.fromkeys(rate.error for rate in found.values())))
-    epochs, fed = settings.epochs or config.epochs, settings.input_images_per_s
-    if epochs == "auto":
-        raise ConfigError("epochs=auto: a plan has a number of epochs; set plan.epochs")
+    fed, (epochs, length) = settings.input_images_per_s, _epochs(config, settings)
     buckets = {
         delayed: bucket_bytes(replace(config.comm, double_buffering=delayed), 4 * network.gradients)
         for delayed in (False, True)
@@ -105,7 +104,7 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
     inputs = {
         "network": f"{network.name}: {network.gradients / 1e6:.1f} million gradients, "
         f"{network.flops / 1e9:.2f} GFLOPs per forward pass",
-        "epochs": f"{epochs:g} of {images:,} images ({images_source})",
+        "epochs": f"{length}, of {images:,} images ({images_source})",
         "device": _sources(found.values()),
         "error": "; ".join(filter(None, [error, *_scaling_errors(nodes, swept["nodes"])])),
         "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [links_source])]),
@@ -115,6 +114,18 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
     }
     kinds = {key: rate.kind for key, rate in found.items()}
     return scenarios.Grid(nodes, **swept), task, {name: text for name, text in inputs.items() if text}, kinds
+
+
+def _epochs(config: Config, settings: Plan) -> Tuple[Union[float, Convergence], str]:
+    """Return the epochs, or how they depend on the global batch, and a description. Raises ConfigError."""
+    if settings.target is not None:
+        if settings.epochs is not None:
+            raise ConfigError("plan.target with plan.epochs: the target determines the epochs; leave one of them out")
+        return convergence.of(config.model.name, settings.target)
+    epochs = settings.epochs or config.epochs
+    if epochs == "auto":
+        raise ConfigError("epochs=auto: a plan has a number of epochs; set plan.epochs")
+    return epochs, f"{epochs:g}"
 
 
 def _scaling_errors(nodes: List[machines.Machine], counts: List[int]) -> List[str]:
@@ -245,7 +256,9 @@ def as_text(result: Result, path: str) -> str:
     """Return the output for a terminal: inputs, table, recommendation; path: of plan.csv."""
     places = shown(result)
     rows = scenarios.rows(result.plans, places)
-    common = ", ".join(f"{table.COLUMNS[name][0]} {table.cell(name, rows[0])}" for name in table.common(rows))
+    common = ", ".join(
+        f"{table.COLUMNS[name][0]} {table.cell(name, rows[0])}" for name in table.common(rows) if name != "epochs"
+    )
     lines = [*map(_wrapped, [*result.inputs.items(), ("all", common)])]
     lines += ["", table.table(rows, [places.index(place) for place in result.answer.values()]), ""]
     count = len(result.plans["hours"])

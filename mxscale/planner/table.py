@@ -22,13 +22,14 @@ COLUMNS: Dict[str, Tuple[str, Callable, bool]] = {
     "double_buffering": ("double buffering", {True: "yes", False: "no"}.get, False),
     "images_per_s": ("images/s", "{:,.0f}".format, True),
     "efficiency": ("efficiency", "{:.1%}".format, True),
+    "epochs": ("epochs", "{:.3g}".format, True),
     "hours": ("hours", lambda hours: f"{hours:.2g}" if hours < 0.1 else f"{hours:,.{2 if hours < 10 else 1}f}", True),
     "usd": ("USD", lambda money: f"{money:,.2f}", True),
     "eur": ("EUR", lambda money: f"{money:,.2f}", True),
     "bound": ("bound by", str, False),
 }
 # shown only if plans differ in them
-SWEPT = ("instance", "comm", "servers", "batch", "precision", "compression", "double_buffering")
+SWEPT = ("instance", "comm", "servers", "batch", "precision", "compression", "double_buffering", "epochs")
 
 MOST = 30  # rows of the table
 

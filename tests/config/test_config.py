@@ -113,12 +113,6 @@ def test_each_setting_is_described_with_its_rule():
         ("data.augment.scale", [0.5, 2], "data.augment.scale=2.0: expected above 0 and at most 1"),
         ("data.augment.ratio", [0, 1], "data.augment.ratio=0.0: expected above 0"),
         ("schedule.milestones", [60, 30], "schedule.milestones=[60.0, 30.0]: expected epochs in increasing order"),
-        (
-            "schedule.kind",
-            "exponential",
-            "schedule.final_lr=0.0 with optimizer.lr=0.1: schedule=exponential goes from one to the other by equal "
-            "factors; expected both above 0",
-        ),
         ("name", "a/b", "name=a/b: expected a plain file name"),
         ("name", "..", "name=..: expected a plain file name"),
     ],

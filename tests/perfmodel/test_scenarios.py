@@ -13,7 +13,7 @@ from mxscale.perfmodel import hardware, scenarios
 from mxscale.perfmodel.layers import Layer, Network
 from mxscale.perfmodel.scenarios import Grid, Machine, Task
 from mxscale.perfmodel.step_time import Link
-from mxscale.planner import planning
+from mxscale.planner import choice
 from tools import plan_figure
 
 FREE = Link(0.0, math.inf)

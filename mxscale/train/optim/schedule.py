@@ -63,11 +63,6 @@ def poly(at: Position, settings: Schedule) -> float:
     return at.final_lr + (at.lr - at.final_lr) * (1 - at.progress) ** settings.power
 
 
-def exponential(at: Position, settings: Schedule) -> float:
-    """From `lr` to `final_lr` by the same factor at each step: a straight line on a logarithmic axis."""
-    return at.lr * (at.final_lr / at.lr) ** at.progress
-
-
 def sgd_share(epoch: float, center: float, period: float) -> float:
     """Return a_SGD of RMSprop warm-up: the share of SGD in a step, in 0..1 (arXiv:1711.04325, sec. 2).
 
