@@ -68,6 +68,8 @@ PLAN := machine.instance=p3.16xlarge 'plan.nodes=[1,2,4,8]' 'plan.comm=[horovod,
   'plan.servers=[0,1,1x]' plan.batch=128 plan.epochs=90 plan.deadline_hours=3
 figures: .venv/dev.stamp  ## draw docs/figures; recorded ones only with REPORT=DIR, REPLAY=DIR, UI=ADDRESS
 	@$(PY) tools/plan_figure.py docs/figures/plan.png $(PLAN)
+	@$(PY) tools/plan_figure.py docs/figures/plan-target.png machine.instance=p4d.24xlarge 'plan.nodes=[1,2,4,8,16,32]' \
+	  precision=amp 'plan.batch=[128,256]' plan.target=75.9
 	@$(PY) tools/scaling_model.py docs/figures/scaling-model.png >/dev/null
 	@$(PY) bench/large_batch.py --figure docs/figures/large-batch.png
 	@$(if $(REPLAY),cp $(REPLAY)/aws-scaling-1.png docs/figures/replay-aws-scaling.png)

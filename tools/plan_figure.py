@@ -2,7 +2,8 @@
 
     python tools/plan_figure.py FIGURE.png machine.instance=p3.16xlarge 'plan.nodes=[1,2,4,8]' plan.epochs=90
 
-The settings are those of `mxscale plan`. Only the figure is written.
+The settings are those of `mxscale plan`. Only the figure is written. With plan.target the left half has the epochs to
+it by global batch, beside published runs of 90 epochs, and the plans of the Pareto front are labelled with theirs.
 """
 
 import sys
@@ -40,7 +41,10 @@ def draw(plans: Plans, limits: Limits, chosen: Sequence[int], title: str, path: 
 
     with matplotlib.rc_context(canvas.STYLE):
         figure, (left, right) = canvas.axes(11.0, 4.6, 2, shared=False)
-        _efficiency(plans, left)
+        if len(np.unique(plans["epochs"])) > 1:
+            _epochs(plans, left)
+        else:
+            _efficiency(plans, left)
         _money(plans, limits, chosen, right)
         for axis in (left, right):
             axis.grid()
@@ -64,6 +68,22 @@ def _efficiency(plans: Plans, axis) -> None:
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.minorticks_off()
     axis.set(xlabel="devices", ylabel="% of linear scaling", title="scaling efficiency", ylim=(0, 105))
+
+
+# Global batch, epochs, label: the works of README
+RUNS = ((16_384, 90, "AWS 2019: 75.7 %"), (32_768, 90, "ChainerMN 2018: 74.9 %"))
+
+
+def _epochs(plans: Plans, axis) -> None:
+    """Draw the epochs to the target against the global batch."""
+    batches, places = np.unique(plans["batch"] * plans["devices"], return_index=True)
+    axis.plot(batches, plans["epochs"][places], "o-", color=canvas.BLUE, label="plans, by MLPerf's reference points")
+    for (batch, epochs, label), colour in zip(RUNS, (canvas.VERMILION, canvas.GREEN), strict=True):
+        axis.plot(batch, epochs, "*", ms=12, color=colour, label=label)
+    axis.set_xscale("log")
+    axis.set_xticks(batches[:: -(-len(batches) // 6)], [f"{batch:,}" for batch in batches[:: -(-len(batches) // 6)]])
+    axis.minorticks_off()
+    axis.set(xlabel="global batch", ylabel="epochs", title="epochs to the target", ylim=(0, 100))
 
 
 # Columns that define a line, from the finest on: the first with few enough lines is used
@@ -118,6 +138,10 @@ def _money(plans: Plans, limits: Limits, chosen: Sequence[int], axis) -> None:
     axis.scatter(hours[drawn], money[drawn], s=12, color=canvas.LIGHT, label=f"{len(drawn):,} of {len(hours):,} plans")
     best = choice.front(plans, np.ones(len(hours), bool))
     axis.plot(hours[best], money[best], color=canvas.INK, linewidth=1, label="Pareto front")
+    if len(np.unique(plans["epochs"])) > 1:
+        for place in best:
+            label = f"{plans['epochs'][place]:.0f} epochs"
+            axis.annotate(label, (hours[place], money[place]), (5, 5), textcoords="offset points", fontsize=8)
     for number, place in enumerate(dict.fromkeys(chosen)):
         axis.scatter(hours[place], money[place], s=160, marker="*", color=canvas.VERMILION, edgecolor="black", zorder=3,
                      label=None if number else "recommended")  # fmt: skip

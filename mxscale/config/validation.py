@@ -40,7 +40,7 @@ def validate(config: Config) -> Config:
     _check_data(data)
     _check_input(data, config.batch)
     _check_class_balance(data, config.class_weights)
-    _check_schedule(config.schedule, optimizer)
+    _check_schedule(config.schedule)
     _check_optimizer(optimizer, config.schedule)
     _check_hosts(config.launch.hosts)
     _check_ranks(config.launch, comm, data.shards)

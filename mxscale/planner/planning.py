@@ -104,7 +104,7 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
     inputs = {
         "network": f"{network.name}: {network.gradients / 1e6:.1f} million gradients, "
         f"{network.flops / 1e9:.2f} GFLOPs per forward pass",
-        "epochs": f"{length}, of {images:,} images ({images_source})",
+        "epochs": f"{length} of {images:,} images ({images_source})",
         "device": _sources(found.values()),
         "error": "; ".join(filter(None, [error, *_scaling_errors(nodes, swept["nodes"])])),
         "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [links_source])]),

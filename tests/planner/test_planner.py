@@ -8,6 +8,7 @@ from composed import composed_values
 from refusals import command_error, contains, error_of
 
 from mxscale.cli import main, verbs
+from mxscale.perfmodel import hardware
 from mxscale.util.errors import ConfigError
 
 
@@ -34,6 +35,23 @@ def test_command_prints_plans_and_writes_files(tmp_path, capsys):
     assert len(rows) == 8 and {"instance", "usd", "eur", "hours", "efficiency", "bound"} <= set(rows[0])
     first = rows[0]
     assert float(first["usd"]) == pytest.approx(float(first["hours"]) * 24.48, rel=1e-4)
+
+
+def test_larger_batches_take_more_epochs_to_a_target(tmp_path, capsys):
+    grid = ["plan.nodes=[8,32,512]", "plan.batch=256", "precision=amp"]
+    plan(tmp_path, "machine.instance=p4d.24xlarge", *grid, "plan.target=75.9", "json=true")
+    printed = json.loads(capsys.readouterr().out)
+    assert [row["epochs"] for row in printed["plans"]] == pytest.approx([48.02, 84.5], rel=1e-3)
+    assert list(printed["left_out"]) == ["the epochs to the target are unknown for so large a global batch"]
+
+
+def test_a_recommended_plan_states_the_hours_within_its_error(tmp_path, capsys):
+    plan(tmp_path, P3, "plan.nodes=1", "plan.epochs=90", "json=true")
+    (answer,) = json.loads(capsys.readouterr().out)["answer"].values()
+    off = hardware.errors("published")["p90"] / 100
+    assert answer["hours_90"] == pytest.approx([answer["hours"] * (1 - off), answer["hours"] * (1 + off)])
+    plan(tmp_path, *OWN, "plan.epochs=90")
+    assert "with its error" not in capsys.readouterr().out  # a given rate has none
 
 
 def test_json_is_one_object(tmp_path, capsys):
@@ -91,6 +109,8 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys):
         ([P3, "plan.deadline_hours=nan"], "plan.deadline_hours=nan: expected above 0"),
         ([P3, "plan.images=many"], "plan.images=many: expected a whole number"),
         ([P3, "plan.epochs=-1"], "plan.epochs=-1.0"),
+        ([P3, "plan.target=76"], "plan.target=76 with model=resnet50_v1b: epochs are known for 75.9"),
+        ([P3, "plan.target=75.9", "plan.epochs=90"], "plan.target with plan.epochs"),
         ([P3, "data=imagefolder"], "plan.images is missing"),
         (OWN[:-1], "give plan.images_per_s"),
         (["machine.instance=p2.xlarge"], "plan.nic_gbps is missing"),
