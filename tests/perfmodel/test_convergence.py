@@ -25,5 +25,5 @@ def test_epochs_below_the_smallest_batch_stay_and_above_the_largest_are_unknown(
 
 @pytest.mark.parametrize("network, top1", [("resnet18_v1b", 75.9), ("resnet50_v1b", 76.0)])
 def test_an_unknown_question_is_refused_with_what_is_known(network, top1):
-    with pytest.raises(ConfigError, match=rf"^plan.target={top1:g} with model={network}: epochs are known for 75.9 with"):
+    with pytest.raises(ConfigError, match=rf"^plan.target={top1:g} with model={network}: epochs are known for 75.9 "):
         convergence.of(network, top1)
