@@ -36,7 +36,7 @@ def prices(values: dict, options: verb_settings.Prices) -> None:
     elif options.minutes is not None:
         echo(price_list.bill(config, options.minutes, date.today()))
     else:
-        echo(price_list.listing(config))
+        echo(price_list.listing(config, date.today()))
 
 
 def score(values: dict, options: verb_settings.Score) -> None:

@@ -20,19 +20,21 @@ def update(config: Config, path: str, as_of: Optional[str], source: Optional[str
     return f"{user_table}: added {added} prices of {date} from {rows[0]['source']}, {known} already known"
 
 
-def listing(config: Config) -> str:
+def listing(config: Config, today: datetime.date) -> str:
     """Return every known price of machine.instance, or the number of prices of each instance. Raises ConfigError."""
     rows = price_table.select(price_table.read_all(price_table.path_of(config)), config.machine)
     if config.machine.instance is None:
-        return "\n".join([*_overview(rows), "prices of one instance: mxscale prices machine.instance=NAME"])
+        return "\n".join([*_overview(rows, today), "prices of one instance: mxscale prices machine.instance=NAME"])
     table = [("region", "market", "USD/h", "as of", "source")]
     # Rows without a date have no place in the order of dates and come first
     dated = sorted(rows, key=lambda row: (row["region"], row["market"], str(parse_date(row["as_of"]) or "")))
-    table += [tuple(row[key] for key in ("region", "market", "usd_per_hour", "as_of", "source")) for row in dated]
+    for row in dated:
+        as_of = price_table.aged(row["as_of"], today)
+        table.append((row["region"], row["market"], row["usd_per_hour"], as_of, row["source"]))
     return "\n".join([config.machine.instance, *columns(table, indent="  ")])
 
 
-def _overview(rows: List[Row]) -> List[str]:
+def _overview(rows: List[Row], today: datetime.date) -> List[str]:
     by_instance: Dict[str, List[Row]] = {}
     for row in rows:
         by_instance.setdefault(row["instance"], []).append(row)
@@ -41,7 +43,8 @@ def _overview(rows: List[Row]) -> List[str]:
         last = group[-1]
         gpus = f"{last['gpus']} {last['gpu']}".strip() if last["gpus"] not in ("", "0") else "none"
         newest = max((str(date) for row in group if (date := parse_date(row["as_of"]))), default="no date")
-        table.append((name, gpus, str(len({row["region"] for row in group})), str(len(group)), newest))
+        regions = str(len({row["region"] for row in group}))
+        table.append((name, gpus, regions, str(len(group)), price_table.aged(newest, today)))
     return columns(table, indent="  ")
 
 

@@ -23,7 +23,7 @@ COLUMNS = ("provider", "instance", "region", "market", "gpus", "gpu", "network_g
 REQUIRED = ("provider", "instance", "region", "market", "as_of", "source")  # must not be empty
 IDENTITY = itemgetter("provider", "instance", "region", "market", "source")  # the key of a price
 
-MAX_LISTED = 40  # names in an error message
+MAX_LISTED = 60  # names in an error message
 
 OF_CATALOG = ("InstanceType", "Region", "Price", "SpotPrice")
 KIND = (
@@ -77,6 +77,12 @@ def parse_date(text: str) -> Optional[datetime.date]:
         return datetime.date(year, month, day or calendar.monthrange(year, month)[1])
     except ValueError:  # month 13, 30 February
         return None
+
+
+def aged(as_of: str, on: datetime.date) -> str:
+    """Return the date of a price, with a remark if it is more than a year before `on`."""
+    date = parse_date(as_of)
+    return f"{as_of}, over a year old" if date and (on - date).days > 365 else as_of
 
 
 def past_date(key: str, text: Optional[str], today: datetime.date) -> datetime.date:

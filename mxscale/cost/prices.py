@@ -249,7 +249,8 @@ def describe(price: Price) -> str:
         parts += [price.region, price.market]
     machine = " ".join(part for part in parts if part)  # a price by hand needs no region
     nodes = f"{price.nodes} x " if price.nodes > 1 else ""
-    line = f"{nodes}{machine} {_money(price, first)} ({price.as_of}, {price.source})"
+    as_of = price_table.aged(price.as_of, datetime.date.fromisoformat(price.date)) if price.date else price.as_of
+    line = f"{nodes}{machine} {_money(price, first)} ({as_of}, {price.source})"
     if price.per_hour(second) is None:
         return f"{line}, {second.upper()} unknown: no exchange rate on or before {price.date}"
     return f"{line}, {_money(price, second)} at {price.usd_per_eur:.10g} USD/EUR of {price.fx_date}"

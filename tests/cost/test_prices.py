@@ -112,7 +112,7 @@ UNDATED = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1", 
             f"machine.region=eu-wst-1: did you mean machine.region=eu-west-1? ({BY_HAND})",
         ),
         (
-            {"provider": "aws", "instance": "p3dn.24xlarge", "region": "eu-west-1"},
+            {"provider": "aws", "instance": "p6-b200.48xlarge", "region": "eu-west-1"},
             f"machine.region=eu-west-1: did you mean machine.region=us-east-1? ({BY_HAND})",
         ),
         (
@@ -150,7 +150,7 @@ def test_an_invalid_machine_is_refused_with_valid_values(fields, message):
 def test_a_missing_instance_lists_the_instances():
     line = refusal(provider="aws")
     assert line.startswith("machine.instance is missing: expected one of c5.18xlarge, c5n.18xlarge, g4dn.12xlarge,")
-    assert line.endswith(f", p5en.48xlarge ({BY_HAND})")
+    assert line.endswith(f", p5en.48xlarge, p6-b200.48xlarge ({BY_HAND})")
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2017-13-01", "2017-02-30", "12.11.2017", "20171112", "2017", ""])
@@ -349,7 +349,7 @@ def test_the_billed_time_at_no_price_is_unknown():
 
 def test_rows_of_prices_are_unique_with_price_source_and_date():
     rows = csv_tables.read("prices")
-    assert len(rows) == 26
+    assert len(rows) == 90
     for row in rows:
         assert float(row["usd_per_hour"]) > 0 and row["source"], row
         assert price_table.parse_date(row["as_of"]) or row["as_of"] == "undated snapshot", row
@@ -381,3 +381,20 @@ def test_each_month_has_an_exchange_rate_and_the_last_one_before_a_date_applies(
         assert prices.exchange_rate(date)["fx_date"] == str(date)
         earlier = prices.exchange_rate(date - datetime.timedelta(days=1))["fx_date"]
         assert earlier == str(max(each for each in dates if each < date))
+
+
+@pytest.mark.parametrize(
+    "as_of, on, text",
+    [
+        ("2024-04", "2025-04-30", "2024-04"),
+        ("2024-04", "2025-05-01", "2024-04, over a year old"),
+        ("2017-11-12", "2026-11-28", "2017-11-12, over a year old"),
+        ("undated snapshot", "2026-11-28", "undated snapshot"),
+    ],
+)
+def test_a_price_of_more_than_a_year_before_its_use_is_marked(as_of, on, text):
+    assert price_table.aged(as_of, datetime.date.fromisoformat(on)) == text
+
+
+def test_the_price_of_a_run_is_marked_by_the_date_of_the_run():
+    assert "(2017-11-12, over a year old, vantage" in prices.describe(aws())

@@ -169,5 +169,5 @@ def test_markets_can_be_compared(tmp_path, capsys):
 
 def test_instance_with_a_given_price_is_planned(tmp_path, capsys):
     by_hand = ["machine.usd_per_hour=7.8", "plan.gpus=8", "plan.nic_gbps=100", "plan.images_per_s=100"]
-    plan(tmp_path, "machine=aws", "machine.instance=g4dn.metal", "plan.images=1000", *by_hand)
+    plan(tmp_path, "machine=aws", "machine.instance=g3.16xlarge", "plan.images=1000", *by_hand)
     assert "8 x device" in capsys.readouterr().out
