@@ -164,7 +164,8 @@ def _base(point: Point) -> Optional[rates.Rate]:
 @functools.cache
 def alone_without(source: str) -> Constants:
     """Return the constants of one device alone that fit the other sources."""
-    return fit_alone([point for point in rates.single() if point.source != source])
+    others = [point for point in rates.single() if point.source != source]
+    return fit_alone(others) if len(others) < len(rates.single()) else hardware.constants()
 
 
 def step_of(point: Point) -> Optional[Step]:

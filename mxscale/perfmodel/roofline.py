@@ -5,10 +5,13 @@ memory traffic, whichever is longer. The achieved shares of the peaks are fitted
 (tools/scaling_model.py).
 """
 
+import functools
 from typing import Mapping, NamedTuple, Optional
 
+import numpy as np
+
 from mxscale.perfmodel import hardware
-from mxscale.perfmodel.layers import Layer, Network
+from mxscale.perfmodel.layers import Network
 
 # In hardware.csv: shares of the peaks; the gain of Winograd's algorithm (arXiv:1509.09308) for 3x3 convolutions of
 # stride 1, which tensor cores do not need; seconds of a layer's kernel launches in a step
@@ -37,12 +40,18 @@ def step_s(step: Step, gpu: str, constants: Optional[Mapping[str, float]] = None
     peak, memory = peak or device.get("peak_fp32"), device.get("memory")
     if not (peak and memory):
         return None
-    flops, numbers = k["peak_share"] * peak, k["memory_share"] * memory / BYTES[step.precision]  # achieved in a second
+    flops, maps, square = _columns(step.network)
+    arithmetic_s = STEP_FLOPS * flops / (k["peak_share"] * peak * np.where(square, winograd, 1.0))
+    traffic_s = maps * BYTES[step.precision] / (k["memory_share"] * memory)
+    launches_s = k["launch_layer"] * len(step.network.layers)
+    return step.batch * float(np.maximum(arithmetic_s, traffic_s).sum()) + launches_s
 
-    def image_s(layer: Layer) -> float:
-        if layer.kind == "batch_norm":
-            return NORM_MAPS * layer.written / numbers
-        arithmetic_s = STEP_FLOPS * layer.flops / flops / (winograd if layer.kind == "conv3x3" else 1.0)
-        return max(arithmetic_s, CONVOLUTION_MAPS * (layer.read + layer.written) / numbers)
 
-    return step.batch * sum(map(image_s, step.network.layers)) + k["launch_layer"] * len(step.network.layers)
+@functools.lru_cache
+def _columns(network: Network) -> np.ndarray:
+    """Return columns of the layers: FLOPs of forward, numbers moved in a step, whether Winograd's algorithm fits."""
+    moved = (
+        NORM_MAPS * layer.written if layer.kind == "batch_norm" else CONVOLUTION_MAPS * (layer.read + layer.written)
+        for layer in network.layers
+    )
+    return np.array([(layer.flops, of, layer.kind == "conv3x3") for layer, of in zip(network.layers, moved)]).T

@@ -18,7 +18,7 @@ def test_a_layer_takes_the_longer_of_arithmetic_and_memory_traffic():
     assert arithmetic == pytest.approx(0.011)
     traffic = seconds(Layer(0, 1e3, 1e7, 2e7))  # 3 x 30 million numbers of 4 bytes at 450e9 bytes/s: 0.8 ms
     assert traffic == pytest.approx(0.001 + 10 * 3 * 3e7 * 4 / 450e9)
-    assert seconds(Layer(0, 1e9, 1e7, 2e7, "batch_norm")) == pytest.approx(0.001 + 10 * 8 * 2e7 * 4 / 450e9)
+    assert seconds(Layer(0, 1e7, 1e7, 2e7, "batch_norm")) == pytest.approx(0.001 + 10 * 8 * 2e7 * 4 / 450e9)
 
 
 def test_winograd_is_for_devices_without_tensor_cores():

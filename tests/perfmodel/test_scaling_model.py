@@ -22,12 +22,14 @@ def found(points):
     return scaling_model.absolute(points)
 
 
+@pytest.mark.slow
 def test_no_prediction_uses_its_own_source(found):
     assert len(found) > 250
     for one in found:
         assert one.point.source not in one.source
 
 
+@pytest.mark.slow
 def test_other_rates_of_the_source_change_nothing(points, found, monkeypatch):
     """All rates of a source, in the tables that the model reads, are multiplied by 100."""
     faked = [replace(point, rate=100 * point.rate) if point.source == "nv-dle-mxnet" else point for point in points]
@@ -55,6 +57,7 @@ def test_errors_of_the_table_are_those_of_the_model_and_within_the_goal():
     assert all(hardware.errors(kind)["median"] <= limit for kind, limit in limits.items())
 
 
+@pytest.mark.slow
 def test_absolute_errors_are_within_the_goal(found):
     """The median of 15 % is met, 90 % within 50 % is missed: depthwise convolutions in TensorFlow 2, GPUs of 2023."""
     assert np.median([one.error for one in found]) < 12 and np.percentile([one.error for one in found], 90) < 56
@@ -82,6 +85,7 @@ def test_a_row_belongs_to_a_kind_of_machines(points, kind, row):
     assert scaling_model.class_of(replace(stated, **row)) == kind
 
 
+@pytest.mark.slow
 def test_error_includes_the_base_rate(found):
     """It exceeds the error of the same rows given the first rate of their series."""
     scaled = score.summary(score.predict(scaling_model.evidence()))
