@@ -180,7 +180,10 @@ class Plan:
     nic_gbps: Optional[float] = setting(None, "bandwidth of a node; null: that of the instance", unit="Gbit/s", above=0)
     rdma: Optional[bool] = setting(None, "RDMA between nodes; false: TCP; null: as the instance has")
     images_per_s: Optional[float] = setting(
-        None, "throughput of a device; null: as calibrated, else published, else from FLOPs", unit="images/s", above=0
+        None,
+        "throughput of a device; null: as calibrated, else from published rates and peaks",
+        unit="images/s",
+        above=0,
     )
     calibrate: Texts = setting(None, "directories of runs and of mxscale test-allreduce to calibrate from")
     input_images_per_s: Optional[float] = setting(

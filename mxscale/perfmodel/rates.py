@@ -114,20 +114,19 @@ def by_tables(
     points: Optional[Sequence[rows.Point]] = None,
     constants: Optional[Mapping[str, float]] = None,
 ) -> Optional[Rate]:
-    """Return the rate on such a GPU without measurements; None if nothing is known of it.
+    """Return the rate on such a GPU without measurements; None if its peaks are unknown.
 
     Args:
         points: Published rates of one device; None for those of `single`.
         constants: Of the roofline; None for those of hardware.csv.
     """
     seconds = functools.partial(roofline.step_s, gpu=gpu, constants=constants)
+    if not (alone_s := seconds(step)):
+        return None
     for name in (step.network.name, REFERENCE):
         if point := _nearest(step._replace(network=layers.network(name)), gpu, single() if points is None else points):
             return _from_published(point, layers.network(name), step, seconds)
-    step_s = seconds(step)
-    return step_s and Rate(
-        step.batch / step_s, f"computed from the peaks of {gpu} and the network's layers", "computed"
-    )
+    return Rate(step.batch / alone_s, f"computed from the peaks of {gpu} and the network's layers", "computed")
 
 
 def _nearest(step: Step, gpu: str, points: Sequence[rows.Point]) -> Optional[rows.Point]:
@@ -147,10 +146,8 @@ def _nearest(step: Step, gpu: str, points: Sequence[rows.Point]) -> Optional[row
     return min(alike, key=distance, default=None) if wanted and device else None
 
 
-def _from_published(
-    point: rows.Point, published: Network, step: Step, seconds: Callable[[Step], Optional[float]]
-) -> Rate:
-    """Return the rate of a step by a published one and the roofline of both, or by FLOPs if the peaks are unknown."""
+def _from_published(point: rows.Point, published: Network, step: Step, seconds: Callable[[Step], float]) -> Rate:
+    """Return the rate of a step by that of a published network and the seconds of both steps by the roofline."""
     similar = point.precision in NEAREST[step.precision][:EQUAL]
     before = Step(published, point.batch, step.precision if similar else CONFIGURED[point.precision])
     own = published.name == step.network.name
@@ -158,12 +155,10 @@ def _from_published(
     if own and abs(work - 1) < OF_CLASSES:
         step, work = step._replace(network=published), 1.0
     what = f"{point.model} on {point.gpu}, {point.precision}, batch {point.batch:g}: {point.source}"
-    wanted_s, known_s = seconds(step), seconds(before)
-    ratio = wanted_s / known_s if wanted_s and known_s else work * step.batch / before.batch
-    rate = point.rate * step.batch / before.batch / ratio
+    rate = point.rate * step.batch / seconds(step) * seconds(before) / before.batch
     if not (own and similar):
         return Rate(rate, f"computed by the network's layers from a published rate ({what})", "related")
-    scaled = [f"batch {step.batch:g}"] * (step != before) + [f"{work:.3g} of the FLOPs (image size)"] * (work != 1)
+    scaled = [f"batch {step.batch:g}"] * (step.batch != point.batch) + [f"{work:.3g} of the FLOPs"] * (work != 1)
     return Rate(rate, f"published ({what}){', scaled to ' * bool(scaled)}{' and '.join(scaled)}", "published")
 
 

@@ -121,7 +121,7 @@ def _epochs(config: Config, settings: Plan) -> Tuple[Union[float, Convergence], 
     if settings.target is not None:
         if settings.epochs is not None:
             raise ConfigError("plan.target with plan.epochs: the target determines the epochs; leave one of them out")
-        return convergence.of(config.model.name, settings.target)
+        return convergence.of(config.model.name, config.data.kind, settings.target)
     epochs = settings.epochs or config.epochs
     if epochs == "auto":
         raise ConfigError("epochs=auto: a plan has a number of epochs; set plan.epochs")

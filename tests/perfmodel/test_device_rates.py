@@ -123,3 +123,15 @@ def test_link_inside_a_node_depends_on_the_device():
         None: "pcie3 5.45 GB/s inside a node (default, the link is unknown)",
     }.items():
         assert machines.inside_node(gpu, 8)[2] == text
+
+
+def test_every_device_with_a_published_rate_has_peaks():
+    known = [point for point in rates.single() if hardware.device(point.gpu)]
+    step = Step(resnet50(), 32, "float32")
+    assert len(known) > 200 and all(roofline.step_s(step, point.gpu) for point in known)
+
+
+def test_a_rate_is_scaled_to_what_differs_alone():
+    smaller = rates.of_device(layers.network("resnet50_v1b", 112), "V100-16GB", 32, "float32").source
+    assert smaller.endswith(", scaled to 0.25 of the FLOPs")
+    assert rates.of_device(resnet50(), "V100-16GB", 24, "float32").source.endswith(", scaled to batch 24")

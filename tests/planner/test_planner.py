@@ -109,7 +109,7 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys):
         ([P3, "plan.deadline_hours=nan"], "plan.deadline_hours=nan: expected above 0"),
         ([P3, "plan.images=many"], "plan.images=many: expected a whole number"),
         ([P3, "plan.epochs=-1"], "plan.epochs=-1.0"),
-        ([P3, "plan.target=76"], "plan.target=76 with model=resnet50_v1b: epochs are known for 75.9"),
+        ([P3, "plan.target=76"], "plan.target=76 with model=resnet50_v1b data=imagenet: epochs are known for 75.9"),
         ([P3, "plan.target=75.9", "plan.epochs=90"], "plan.target with plan.epochs"),
         ([P3, "data=imagefolder"], "plan.images is missing"),
         (OWN[:-1], "give plan.images_per_s"),
