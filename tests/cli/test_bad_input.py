@@ -254,6 +254,7 @@ def test_a_setting_is_not_deleted(capsys, command, deleted):
     assert command_error(capsys, *command, deleted).startswith(expected)
 
 
+@pytest.mark.slow
 def test_unknown_choice_in_a_sweep_is_refused_before_cells(refused):
     contains(refused("data=digits,flower", "-m"), "data=flower", "expected one of", "digits")
 

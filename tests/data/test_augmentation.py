@@ -162,6 +162,7 @@ def test_images_that_record_iter_would_damage_are_refused(min_side, refused):
     check_crops(replace(data, augment=replace(crops, crop="random")), min_side)
 
 
+@pytest.mark.slow
 def test_levels_are_those_of_the_published_fine_tuning():
     """MXNet 1.9.1, example/image-classification/common/data.py: set_data_aug_level."""
     for level, wanted in {

@@ -94,6 +94,7 @@ def test_share_of_cutmix_is_the_area_that_stays():
     assert clipped > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
 def test_shares_of_mixup_have_the_variance_of_beta(alpha):
     mix, images = mixer(mixup=alpha), batch(flat(side=1), LABELS[:2])

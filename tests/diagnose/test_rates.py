@@ -118,6 +118,7 @@ def test_unreadable_image_ends_the_measurement(measured, monkeypatch):
     assert printed.err.splitlines()[-1] == "error: record 7 at byte 0 of a.rec: truncated file"
 
 
+@pytest.mark.slow
 def test_server_that_does_not_answer_leaves_the_record(measured):
     status, record, printed = measured("io.threads=[1]", "tracking.uri=http://127.0.0.1:9", "tracking.timeout_s=0.2")
     assert (status, record.state) == (0, "FINISHED")

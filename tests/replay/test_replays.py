@@ -364,6 +364,7 @@ def test_wrong_requests_are_refused(capsys, monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_trials_of_a_replay_take_as_many_machines_as_they_need(monkeypatch, tmp_path):
     seen = []
 
@@ -380,6 +381,7 @@ def test_trials_of_a_replay_take_as_many_machines_as_they_need(monkeypatch, tmp_
     assert "user:***@" in written and "pass-word" not in written
 
 
+@pytest.mark.slow
 def test_a_replay_whose_run_does_not_compose_is_refused(capsys, tmp_path):
     """The trials choose their data set themselves."""
     words = ["replay", "chainermn-large-batch", "scale=small", f"output={tmp_path}/pages", f"runs={tmp_path}/runs"]

@@ -258,6 +258,7 @@ def test_a_run_is_predicted_with_the_resizing_of_its_packing():
     assert trained_models._card(config, exported.CLASSES, net, None).interpolation == "bilinear"
 
 
+@pytest.mark.slow
 def test_images_that_a_network_does_not_resize_keep_their_size(tmp_path):
     exported.write(tmp_path / "net.onnx", resize=None)
     root, losses = tree(tmp_path / "images", ["eel", "cat"]), set()

@@ -98,6 +98,7 @@ def test_an_onnx_file_takes_any_batch_and_states_its_classes_run_and_input(run, 
     assert np.allclose(one_by_one, logits, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_weights_without_a_stated_input_have_that_of_pretraining(run, tmp_path):
     shutil.copy(run.checkpoints / "000000001" / "params", tmp_path / "x.params")
     card = trained_models.load(f"{tmp_path}/x.params", from_dict({"model": {"name": "resnet18_v1b"}})).card
@@ -162,6 +163,7 @@ def test_images_that_were_not_resized_in_training_are_not_resized_after_an_expor
     assert before.card.resize is None and after.card.resize is None
 
 
+@pytest.mark.slow
 def test_safetensors_have_pytorchs_names_where_pytorch_has_the_network(run, tmp_path):
     out = tmp_path / "out.safetensors"
     assert main.main(["export", str(run.path), "format=safetensors", f"output={out}"]) == 0
@@ -215,6 +217,7 @@ def test_safetensors_of_other_networks_have_structural_names(tmp_path):
     assert load_file(tmp_path / "w.safetensors").keys() == weights.arrays(trained.net).keys()
 
 
+@pytest.mark.slow
 def test_weights_of_a_run_in_float16_are_exported_in_float32(run):
     trained = trained_models.load(str(run.path), from_dict({}))
     trained.net.cast("float16")

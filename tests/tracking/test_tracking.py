@@ -141,6 +141,7 @@ def test_the_description_says_how_an_unfinished_run_ended(tmp_path, status, line
     assert payload.description(run).startswith(line.format(run=run))
 
 
+@pytest.mark.slow
 def test_a_figure_that_cannot_be_drawn_is_one_line(tmp_path, capsys):
     run = make_run(tmp_path)
     add_lines(run, 0, 3)
@@ -151,6 +152,7 @@ def test_a_figure_that_cannot_be_drawn_is_one_line(tmp_path, capsys):
     assert problem.startswith("tracking: no learning curves: ") and "3 lines sent" in sent
 
 
+@pytest.mark.slow
 def test_an_experiment_has_a_view_that_users_may_change(tmp_path):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     client = client_of(uri)
@@ -379,6 +381,7 @@ def test_server_dead_from_the_start(tmp_path, server, capsys):
     assert points_in(server.uri, run_id) == points_of(run)
 
 
+@pytest.mark.slow
 def test_an_unreachable_store_is_reported_once_during_the_training(tmp_path, capsys):
     closed = f"http://127.0.0.1:{free_port()}"
     run, lines = make_run(tmp_path, closed), []
@@ -460,6 +463,7 @@ def not_found(run_id, *words, **values):
     contains(message, *words)
 
 
+@pytest.mark.slow
 def test_run_is_found_by_id_in_sqlite_store(tmp_path):
     run, run_id = recorded(tmp_path / "runs")
     config = from_dict({"runs": str(tmp_path / "runs"), "model": {"pretrained": f"run:{run_id}", "name": "small"}})
@@ -472,6 +476,7 @@ def test_run_is_found_by_id_in_sqlite_store(tmp_path):
     not_found(run_id, f"its directory {run} is not here", "no checkpoints", "params file", runs=str(tmp_path / "moved"))
 
 
+@pytest.mark.slow
 def test_unknown_id_and_missing_store_are_refused(tmp_path):
     recorded(tmp_path)
     for unknown in ("0" * 32, "no/id", "x"):
@@ -480,6 +485,7 @@ def test_unknown_id_and_missing_store_are_refused(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_run_of_another_program_is_refused(tmp_path):
     recorded(tmp_path)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
