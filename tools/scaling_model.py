@@ -64,7 +64,7 @@ def fit_alone(points: Sequence[Point]) -> Constants:
     steps = [(step, point) for point in points if (step := step_of(point)) and roofline.step_s(step, point.gpu)]
 
     def ratios(constants: Constants) -> np.ndarray:
-        return np.array([step.batch / roofline.step_s(step, one.gpu, constants) / one.rate for step, one in steps])
+        return np.array([step.batch / sum(roofline.step_s(step, one.gpu, constants)) / one.rate for step, one in steps])
 
     return search(priors(alone=True), ratios, [point.source for _, point in steps])
 

@@ -20,6 +20,7 @@ class Network:
 
 
 LONGEST = 200  # characters of a name
+CPU = "CPU of "  # begins the name of the device of an instance without GPUs
 QUANTITIES = ("parameters", "early", "tensors", "largest")
 
 

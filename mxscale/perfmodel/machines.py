@@ -52,11 +52,13 @@ def node(
     price = price_of(replace(settings, nodes=1))
     row = hardware.instances().get(settings.instance or "", {})
     of_cpus = row.get("gpus") == "0"
-    devices = 1 if of_cpus else overrides.gpus or int(row.get("gpus") or 0)
+    devices = overrides.gpus or int(of_cpus or row.get("gpus") or 0)
+    if of_cpus and devices > 1:
+        raise ConfigError(f"plan.gpus={devices}: {settings.instance} has no GPUs, and its processors are one device")
     if not devices:
         what = settings.instance or f"machine={settings.provider}"
         raise ConfigError(f"plan.gpus is missing: the number of devices of a {what} node is unknown")
-    gpu = f"CPU of {settings.instance}" if of_cpus else row.get("gpu") or None
+    gpu = f"{hardware.CPU}{settings.instance}" if of_cpus else row.get("gpu") or None
     ring, kvstore, inside = inside_node(gpu, devices)
     if measured := links.get("intra"):
         ring, kvstore, inside = measured, measured, "measured inside a node"
@@ -90,5 +92,6 @@ def between_nodes(gbps: float, rdma: bool) -> Tuple[Optional[Link], Optional[Lin
         return None, None, "link between nodes unknown"
     k = hardware.constants()
     tcp, nic = (Link(*map(float, step_time.between_nodes(k, gbps * GBIT, fast))) for fast in (False, rdma))
+    achieved = f"{nic.bytes_per_s / GBIT:.{3 if nic.bytes_per_s < 1000 * GBIT else 4}g}"
     how = "RDMA" if rdma else "TCP"
-    return nic, tcp, f"{gbps:g} Gbit/s between nodes, {nic.bytes_per_s / GBIT:.3g} Gbit/s achieved by {how}"
+    return nic, tcp, f"{gbps:g} Gbit/s between nodes, {achieved} Gbit/s achieved by {how}"

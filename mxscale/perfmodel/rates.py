@@ -14,7 +14,7 @@ from typing import Callable, List, Mapping, Optional, Sequence
 from mxscale.perfmodel import hardware, layers, roofline
 from mxscale.perfmodel.layers import Network
 from mxscale.perfmodel.published import rows
-from mxscale.perfmodel.roofline import Step
+from mxscale.perfmodel.roofline import Seconds, Step
 from mxscale.util.errors import ConfigError
 
 CONFIGURED = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "amp": "amp"}  # published precision -> setting
@@ -26,7 +26,7 @@ NEAREST = {
 }
 EQUAL = 2  # of them are equal to the precision
 REFERENCE = "resnet50_v1b"  # has the most published rates
-OTHER_FRAMEWORK = 1.0  # distance of another framework, in factors of 2 of the batch
+OTHER_MEMORY = 0.5  # distance of another memory size, in factors of 2 of the batch
 OF_CLASSES = 0.02  # largest share of a network's FLOPs in its classifier, whose size differs between publications
 
 
@@ -93,6 +93,8 @@ def of_device(
 
 def _possibly_on(run: Measured, gpu: str) -> bool:
     """Return whether the run may have used such a GPU."""
+    if gpu.startswith(hardware.CPU):
+        return run.device == "cpu"
     known, wanted = hardware.device(run.gpu) if run.gpu else None, hardware.device(gpu)
     return run.device != "cpu" and (known is None or wanted is None or known is wanted)
 
@@ -121,22 +123,30 @@ def by_tables(
         constants: Of the roofline; None for those of hardware.csv.
     """
     seconds = functools.partial(roofline.step_s, gpu=gpu, constants=constants)
-    if not (alone_s := seconds(step)):
+    if not (alone := seconds(step)):
         return None
-    for name in (step.network.name, REFERENCE):
-        if point := _nearest(step._replace(network=layers.network(name)), gpu, single() if points is None else points):
-            return _from_published(point, layers.network(name), step, seconds)
-    return Rate(step.batch / alone_s, f"computed from the peaks of {gpu} and the network's layers", "computed")
+    for reference in _references(step.network):
+        if point := _nearest(step._replace(network=reference), gpu, single() if points is None else points):
+            return _from_published(point, reference, step, seconds)
+    return Rate(step.batch / sum(alone), f"computed from the peaks of {gpu} and the network's layers", "computed")
+
+
+@functools.lru_cache
+def _references(network: Network) -> List[Network]:
+    """Return networks whose published rates are tried: the network, ResNet-50, and the others by FLOPs."""
+    others = sorted(map(layers.network, layers.names()), key=lambda other: _distance(other.flops, network.flops))
+    return [layers.network(network.name), layers.network(REFERENCE), *others]
 
 
 def _nearest(step: Step, gpu: str, points: Sequence[rows.Point]) -> Optional[rows.Point]:
-    """Return the published rate of a network: of the nearest precision, then of batch, framework and memory."""
+    """Return the published rate of a network: of the nearest precision, then framework, then batch and memory."""
     wanted, device, names = hardware.network(step.network.name), hardware.device(gpu), NEAREST[step.precision]
 
     def distance(point: rows.Point) -> tuple:
-        other_framework = OTHER_FRAMEWORK * (not point.framework.startswith("MXNet"))
-        far = _distance(point.batch, step.batch) + other_framework + _memory_distance(point.gpu, gpu)
-        return names.index(point.precision) if point.precision not in names[:EQUAL] else 0, far, -point.rate
+        other_precision = point.precision not in names[:EQUAL] and names.index(point.precision)
+        other_framework = not point.framework.startswith("MXNet")
+        far = _distance(point.batch, step.batch) + _memory_distance(point.gpu, gpu)
+        return other_precision, other_framework, far, -point.rate
 
     alike = (
         point
@@ -146,8 +156,11 @@ def _nearest(step: Step, gpu: str, points: Sequence[rows.Point]) -> Optional[row
     return min(alike, key=distance, default=None) if wanted and device else None
 
 
-def _from_published(point: rows.Point, published: Network, step: Step, seconds: Callable[[Step], float]) -> Rate:
-    """Return the rate of a step by that of a published network and the seconds of both steps by the roofline."""
+def _from_published(point: rows.Point, published: Network, step: Step, seconds: Callable[[Step], Seconds]) -> Rate:
+    """Return the rate of a step by that of a published network and the seconds of both steps by the roofline.
+
+    Launches, of the published step half at most, stay as they are; the rest has the ratio of both rooflines.
+    """
     similar = point.precision in NEAREST[step.precision][:EQUAL]
     before = Step(published, point.batch, step.precision if similar else CONFIGURED[point.precision])
     own = published.name == step.network.name
@@ -155,7 +168,10 @@ def _from_published(point: rows.Point, published: Network, step: Step, seconds: 
     if own and abs(work - 1) < OF_CLASSES:
         step, work = step._replace(network=published), 1.0
     what = f"{point.model} on {point.gpu}, {point.precision}, batch {point.batch:g}: {point.source}"
-    rate = point.rate * step.batch / seconds(step) * seconds(before) / before.batch
+    known_s, (images_s, launches_s), wanted = before.batch / point.rate, seconds(before), seconds(step)
+    fixed_s = min(launches_s, known_s / 2)
+    step_s = wanted.launches_s * fixed_s / launches_s + (known_s - fixed_s) * wanted.images_s / images_s
+    rate = step.batch / step_s
     if not (own and similar):
         return Rate(rate, f"computed by the network's layers from a published rate ({what})", "related")
     scaled = [f"batch {step.batch:g}"] * (step.batch != point.batch) + [f"{work:.3g} of the FLOPs"] * (work != 1)
@@ -165,7 +181,7 @@ def _from_published(point: rows.Point, published: Network, step: Step, seconds: 
 def _memory_distance(one: str, other: str) -> float:
     """Return the distance of two variants of a GPU by their memory (V100-16GB), which correlates with the clock."""
     sizes = [re.findall(r"(?<!\d)(\d+) ?gb", name.lower()) for name in (one, other)]
-    return OTHER_FRAMEWORK / 4 if not all(sizes) else OTHER_FRAMEWORK / 2 * (sizes[0] != sizes[1])
+    return OTHER_MEMORY / 2 if not all(sizes) else OTHER_MEMORY * (sizes[0] != sizes[1])
 
 
 @functools.lru_cache

@@ -32,7 +32,14 @@ class Step(NamedTuple):
     precision: str
 
 
-def step_s(step: Step, gpu: str, constants: Optional[Mapping[str, float]] = None) -> Optional[float]:
+class Seconds(NamedTuple):
+    """What a step takes."""
+
+    images_s: float  # grows with the batch
+    launches_s: float  # of kernels
+
+
+def step_s(step: Step, gpu: str, constants: Optional[Mapping[str, float]] = None) -> Optional[Seconds]:
     """Return the seconds of a step; None if the GPU's peaks are unknown. constants: None for those of hardware.csv."""
     device, k = hardware.device(gpu) or {}, constants or hardware.constants()
     peak = device.get("peak_tf32" if step.precision == "float32" else "peak_fp16")
@@ -43,8 +50,8 @@ def step_s(step: Step, gpu: str, constants: Optional[Mapping[str, float]] = None
     flops, maps, square = _columns(step.network)
     arithmetic_s = STEP_FLOPS * flops / (k["peak_share"] * peak * np.where(square, winograd, 1.0))
     traffic_s = maps * BYTES[step.precision] / (k["memory_share"] * memory)
-    launches_s = k["launch_layer"] * len(step.network.layers)
-    return step.batch * float(np.maximum(arithmetic_s, traffic_s).sum()) + launches_s
+    image_s = float(np.maximum(arithmetic_s, traffic_s).sum())
+    return Seconds(step.batch * image_s, k["launch_layer"] * len(step.network.layers))
 
 
 @functools.lru_cache

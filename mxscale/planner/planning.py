@@ -53,7 +53,7 @@ def solve(config: Config, settings: Plan) -> "Result":
         raise ConfigError(f"no combination of the plan.* settings is valid: {'; '.join(left_out)}")
     limits = {"hours": settings.deadline_hours, "usd": settings.budget_usd, "eur": settings.budget_eur}
     limits = {name: limit for name, limit in limits.items() if limit is not None}
-    return Result(plans, left_out, inputs, limits, choice.choose(plans, limits), kinds)
+    return Result(plans, left_out, inputs, limits, choice.choose(plans, limits), kinds, task.setup_s / 3600)
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Result:
     limits: Limits
     answer: Dict[str, int]  # description -> index of a plan
     kinds: Dict[tuple, str]  # (machine, batch, precision) -> kind of the device's rate, by which its error is known
+    setup_hours: float
 
 
 def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenarios.Task, Dict[str, str], dict]:
@@ -121,6 +122,10 @@ def _epochs(config: Config, settings: Plan) -> Tuple[Union[float, Convergence], 
     if settings.target is not None:
         if settings.epochs is not None:
             raise ConfigError("plan.target with plan.epochs: the target determines the epochs; leave one of them out")
+        if settings.images or config.data.image_size not in (None, 224):
+            raise ConfigError(
+                "plan.target: its epochs are of ImageNet at 224 px; leave out plan.images, data.image_size"
+            )
         return convergence.of(config.model.name, config.data.kind, settings.target)
     epochs = settings.epochs or config.epochs
     if epochs == "auto":
@@ -217,7 +222,10 @@ def _rates(
 
     Raises ConfigError if a rate is unknown, or one is given for devices of several kinds.
     """
-    gpus = sorted({node.gpu for node in nodes if node.gpu})
+    gpus = sorted({node.gpu for node in nodes if node.gpu and not node.gpu.startswith(hardware.CPU)})
+    for node in nodes:
+        if (node.gpu or "").startswith(hardware.CPU) and swept["precision"] != ["float32"]:
+            raise ConfigError(f"precision={swept['precision'][-1]}: {node.name} has no GPU; use float32")
     if images_per_s is not None and len(gpus) > 1:
         raise ConfigError(
             f"plan.images_per_s={images_per_s:g} is the rate of one device, and the machines have {', '.join(gpus)}: "
@@ -256,9 +264,7 @@ def as_text(result: Result, path: str) -> str:
     """Return the output for a terminal: inputs, table, recommendation; path: of plan.csv."""
     places = shown(result)
     rows = scenarios.rows(result.plans, places)
-    common = ", ".join(
-        f"{table.COLUMNS[name][0]} {table.cell(name, rows[0])}" for name in table.common(rows) if name != "epochs"
-    )
+    common = ", ".join(f"{table.COLUMNS[name][0]} {table.cell(name, rows[0])}" for name in table.common(rows))
     lines = [*map(_wrapped, [*result.inputs.items(), ("all", common)])]
     lines += ["", table.table(rows, [places.index(place) for place in result.answer.values()]), ""]
     count = len(result.plans["hours"])
@@ -278,13 +284,17 @@ def _wrapped(line: Tuple[str, str]) -> str:
 
 
 def _answer(result: Result) -> Dict[str, dict]:
-    """Return the recommended plans; `hours_90`: within it are 90 % of the rates that such an estimate is checked by."""
+    """Return the recommended plans; `hours_90`: the hours at the 90 % error of the device's rate."""
     answer = {}
     for what, place in result.answer.items():
         (row,) = scenarios.rows(result.plans, [place])
         error = hardware.errors(result.kinds[row["instance"], row["batch"], row["precision"]])
         off = min(error.get("p90", 0), 95) / 100
-        answer[what] = {**row, "hours_90": [row["hours"] * (1 - off), row["hours"] * (1 + off)] if off else None}
+        trained = row["hours"] - result.setup_hours
+        answer[what] = {
+            **row,
+            "hours_90": [row["hours"] - off * trained, row["hours"] + off * trained] if off else None,
+        }
     return answer
 
 

@@ -10,7 +10,7 @@ HALF = {"peak_share": 0.5, "memory_share": 0.5, "winograd": 2.0, "launch_layer":
 
 
 def seconds(layer: Layer, batch=10, precision="float32", gpu="V100") -> float:
-    return roofline.step_s(Step(Network("one", (layer,)), batch, precision), gpu, HALF)
+    return sum(roofline.step_s(Step(Network("one", (layer,)), batch, precision), gpu, HALF))
 
 
 def test_a_layer_takes_the_longer_of_arithmetic_and_memory_traffic():
@@ -33,14 +33,15 @@ def test_half_precision_halves_the_traffic_where_there_are_no_tensor_cores():
     assert seconds(layer, gpu="K80") - 0.001 == pytest.approx(2 * (seconds(layer, precision="amp", gpu="K80") - 0.001))
 
 
-def test_unknown_peaks_give_no_time():
-    assert seconds(Layer(0, 1e9), gpu="TPU v3") is None and seconds(Layer(0, 1e9), gpu="Tesla X1") is None
+@pytest.mark.parametrize("gpu", ["TPU v3", "Tesla X1"])
+def test_unknown_peaks_give_no_time(gpu):
+    assert roofline.step_s(Step(Network("one", (Layer(0, 1e9),)), 1, "float32"), gpu) is None
 
 
 def test_small_images_are_bound_by_the_launches():
     """64 px have 1/12 of the FLOPs of 224 px; at batch 32 an A100 is not 12 times as fast."""
     large, small = (Step(layers.network("resnet50_v1b", size), 32, "amp") for size in (224, 64))
-    assert roofline.step_s(large, "A100") < 3 * roofline.step_s(small, "A100")
+    assert sum(roofline.step_s(large, "A100")) < 3 * sum(roofline.step_s(small, "A100"))
 
 
 def test_convolutions_of_three_by_three_are_recognised():

@@ -27,6 +27,8 @@ def test_no_prediction_uses_its_own_source(found):
     assert len(found) > 250
     for one in found:
         assert one.point.source not in one.source
+    for source in {point.source for point in rates.single()}:
+        assert scaling_model.alone_without(source) != hardware.constants()
 
 
 @pytest.mark.slow
@@ -58,8 +60,8 @@ def test_errors_of_the_table_are_those_of_the_model_and_within_the_goal():
 
 
 @pytest.mark.slow
-def test_absolute_errors_are_within_the_goal(found):
-    """The median of 15 % is met, 90 % within 50 % is missed: depthwise convolutions in TensorFlow 2, GPUs of 2023."""
+def test_absolute_errors_stay_below_the_recorded_ones(found):
+    """The goal of a median of 15 % is met, that of 90 % within 50 % is missed (docs/scaling-model.md)."""
     assert np.median([one.error for one in found]) < 12 and np.percentile([one.error for one in found], 90) < 56
 
 
