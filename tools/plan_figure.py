@@ -41,7 +41,7 @@ def draw(plans: Plans, limits: Limits, chosen: Sequence[int], title: str, path: 
 
     with matplotlib.rc_context(canvas.STYLE):
         figure, (left, right) = canvas.axes(11.0, 4.6, 2, shared=False)
-        if len(np.unique(plans["epochs"])) > 1:
+        if _differ_in_epochs(plans):
             _epochs(plans, left)
         else:
             _efficiency(plans, left)
@@ -61,13 +61,22 @@ def _efficiency(plans: Plans, axis) -> None:
     for label, places in series:
         devices, percent = plans["devices"][places], 100 * plans["efficiency"][places]
         axis.plot(devices, percent, "o-", color=colours[label], label=label)
-    ticks = np.unique(plans["devices"])
+    _logarithmic(axis, plans["devices"])
+    axis.set(xlabel="devices", ylabel="% of linear scaling", title="scaling efficiency", ylim=(0, 105))
+
+
+def _logarithmic(axis, values: np.ndarray) -> None:
+    """Give the horizontal axis a logarithmic scale with a tick at each value, or at powers of 2 if they are many."""
+    ticks = np.unique(values)
     if len(ticks) > 10:
         ticks = 2 ** np.unique(np.log2(ticks).astype(int))
     axis.set_xscale("log")
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.minorticks_off()
-    axis.set(xlabel="devices", ylabel="% of linear scaling", title="scaling efficiency", ylim=(0, 105))
+
+
+def _differ_in_epochs(plans: Plans) -> bool:
+    return len(np.unique(plans["epochs"])) > 1
 
 
 # Global batch, epochs, label: the works of README
@@ -80,9 +89,7 @@ def _epochs(plans: Plans, axis) -> None:
     axis.plot(batches, plans["epochs"][places], "o-", color=canvas.BLUE, label="plans, by MLPerf's reference points")
     for (batch, epochs, label), colour in zip(RUNS, (canvas.VERMILION, canvas.GREEN), strict=True):
         axis.plot(batch, epochs, "*", ms=12, color=colour, label=label)
-    axis.set_xscale("log")
-    axis.set_xticks(batches[:: -(-len(batches) // 6)], [f"{batch:,}" for batch in batches[:: -(-len(batches) // 6)]])
-    axis.minorticks_off()
+    _logarithmic(axis, batches)
     axis.set(xlabel="global batch", ylabel="epochs", title="epochs to the target", ylim=(0, 100))
 
 
@@ -138,7 +145,7 @@ def _money(plans: Plans, limits: Limits, chosen: Sequence[int], axis) -> None:
     axis.scatter(hours[drawn], money[drawn], s=12, color=canvas.LIGHT, label=f"{len(drawn):,} of {len(hours):,} plans")
     best = choice.front(plans, np.ones(len(hours), bool))
     axis.plot(hours[best], money[best], color=canvas.INK, linewidth=1, label="Pareto front")
-    if len(np.unique(plans["epochs"])) > 1:
+    if _differ_in_epochs(plans):
         for place in best:
             label = f"{plans['epochs'][place]:.0f} epochs"
             axis.annotate(label, (hours[place], money[place]), (5, 5), textcoords="offset points", fontsize=8)

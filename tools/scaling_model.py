@@ -157,14 +157,19 @@ def absolute(points: Sequence[Point], constants: Optional[Constants] = None) -> 
 
 def _base(point: Point) -> Optional[rates.Rate]:
     """Return the rate of one device without the row's source, at the row's batch or the default one."""
-    step, others = step_of(point), [one for one in rates.single() if one.source != point.source]
-    return step and rates.by_tables(step, point.gpu, others, alone_without(point.source))
+    step = step_of(point)
+    return step and rates.by_tables(step, point.gpu, single_without(point.source), alone_without(point.source))
+
+
+def single_without(source: str) -> List[Point]:
+    """Return the published rates of one device from other sources."""
+    return [point for point in rates.single() if point.source != source]
 
 
 @functools.cache
 def alone_without(source: str) -> Constants:
     """Return the constants of one device alone that fit the other sources."""
-    others = [point for point in rates.single() if point.source != source]
+    others = single_without(source)
     return fit_alone(others) if len(others) < len(rates.single()) else hardware.constants()
 
 

@@ -29,6 +29,11 @@ def _cut(name: str) -> str:
     return name[:LONGEST].lower()
 
 
+def is_cpu(name: Optional[str]) -> bool:
+    """Return whether a device is the processors of an instance without GPUs."""
+    return (name or "").startswith(CPU)
+
+
 @functools.cache
 def networks() -> List[tuple]:
     """Return (pattern, Network) in matching order."""

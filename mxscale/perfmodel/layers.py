@@ -36,6 +36,7 @@ class Network:
         return sum(layer.flops for layer in self.layers)
 
 
+@functools.lru_cache
 def network(name: str, image_size: Optional[int] = None, classes: Optional[int] = None) -> Network:
     """Return the network scaled to an image size and a number of classes.
 

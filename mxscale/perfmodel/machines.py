@@ -52,7 +52,7 @@ def node(
     price = price_of(replace(settings, nodes=1))
     row = hardware.instances().get(settings.instance or "", {})
     of_cpus = row.get("gpus") == "0"
-    devices = overrides.gpus or int(of_cpus or row.get("gpus") or 0)
+    devices = overrides.gpus or (1 if of_cpus else int(row.get("gpus") or 0))
     if of_cpus and devices > 1:
         raise ConfigError(f"plan.gpus={devices}: {settings.instance} has no GPUs, and its processors are one device")
     if not devices:

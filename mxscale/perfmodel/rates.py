@@ -1,15 +1,14 @@
 """The rate of one device alone, and its source.
 
-In order of preference: a given rate; the user's own runs; a published rate of the network on the GPU, or of ResNet-50,
-from which the roofline of both steps leads to the wanted one; the roofline alone. An unknown rate is an error, not a
-guess.
+In order of preference: a given rate; the user's own runs; a published rate on the GPU, of the network or of another, to
+which the roofline of both steps relates the wanted one; the roofline alone. An unknown rate is an error, not a guess.
 """
 
 import functools
 import math
 import re
 from dataclasses import dataclass
-from typing import Callable, List, Mapping, Optional, Sequence
+from typing import Callable, Iterator, List, Mapping, Optional, Sequence
 
 from mxscale.perfmodel import hardware, layers, roofline
 from mxscale.perfmodel.layers import Network
@@ -70,7 +69,7 @@ def of_device(
     """Return the rate of one device. Raises ConfigError if no source has it.
 
     Args:
-        gpu: Name of the device; None: a CPU, or unknown.
+        gpu: Name of the device; None: unknown.
         images_per_s: The value of plan.images_per_s.
     """
     if images_per_s is not None:
@@ -93,7 +92,7 @@ def of_device(
 
 def _possibly_on(run: Measured, gpu: str) -> bool:
     """Return whether the run may have used such a GPU."""
-    if gpu.startswith(hardware.CPU):
+    if hardware.is_cpu(gpu):
         return run.device == "cpu"
     known, wanted = hardware.device(run.gpu) if run.gpu else None, hardware.device(gpu)
     return run.device != "cpu" and (known is None or wanted is None or known is wanted)
@@ -131,11 +130,11 @@ def by_tables(
     return Rate(step.batch / sum(alone), f"computed from the peaks of {gpu} and the network's layers", "computed")
 
 
-@functools.lru_cache
-def _references(network: Network) -> List[Network]:
-    """Return networks whose published rates are tried: the network, ResNet-50, and the others by FLOPs."""
-    others = sorted(map(layers.network, layers.names()), key=lambda other: _distance(other.flops, network.flops))
-    return [layers.network(network.name), layers.network(REFERENCE), *others]
+def _references(network: Network) -> Iterator[Network]:
+    """Yield the networks whose published rates are tried: the network, ResNet-50, and all by FLOPs."""
+    yield layers.network(network.name)
+    yield layers.network(REFERENCE)
+    yield from sorted(map(layers.network, layers.names()), key=lambda other: _distance(other.flops, network.flops))
 
 
 def _nearest(step: Step, gpu: str, points: Sequence[rows.Point]) -> Optional[rows.Point]:
@@ -173,7 +172,7 @@ def _from_published(point: rows.Point, published: Network, step: Step, seconds: 
     step_s = wanted.launches_s * fixed_s / launches_s + (known_s - fixed_s) * wanted.images_s / images_s
     rate = step.batch / step_s
     if not (own and similar):
-        return Rate(rate, f"computed by the network's layers from a published rate ({what})", "related")
+        return Rate(rate, f"related by the network's layers to a published rate ({what})", "related")
     scaled = [f"batch {step.batch:g}"] * (step.batch != point.batch) + [f"{work:.3g} of the FLOPs"] * (work != 1)
     return Rate(rate, f"published ({what}){', scaled to ' * bool(scaled)}{' and '.join(scaled)}", "published")
 

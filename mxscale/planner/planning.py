@@ -222,10 +222,10 @@ def _rates(
 
     Raises ConfigError if a rate is unknown, or one is given for devices of several kinds.
     """
-    gpus = sorted({node.gpu for node in nodes if node.gpu and not node.gpu.startswith(hardware.CPU)})
-    for node in nodes:
-        if (node.gpu or "").startswith(hardware.CPU) and swept["precision"] != ["float32"]:
-            raise ConfigError(f"precision={swept['precision'][-1]}: {node.name} has no GPU; use float32")
+    for node, precision in itertools.product(nodes, swept["precision"]):
+        if hardware.is_cpu(node.gpu) and precision != "float32":
+            raise ConfigError(f"precision={precision}: {node.name} has no GPU; use float32")
+    gpus = sorted({node.gpu for node in nodes if node.gpu and not hardware.is_cpu(node.gpu)})
     if images_per_s is not None and len(gpus) > 1:
         raise ConfigError(
             f"plan.images_per_s={images_per_s:g} is the rate of one device, and the machines have {', '.join(gpus)}: "

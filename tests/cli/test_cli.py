@@ -190,9 +190,17 @@ def test_the_kind_of_data_without_its_group_is_refused(capsys):
     assert command_error(capsys, "train", "data.kind=imagefolder", "data.root=/x") == expected
 
 
-@pytest.mark.parametrize("typed", ["launch=docker", "launch.kind=docker", "launch.image=mxscale:source"])
-def test_a_removed_setting_names_what_replaces_it(typed, capsys):
-    assert "was removed: run the command in a container" in command_error(capsys, "train", typed)
+@pytest.mark.parametrize(
+    "typed, instead",
+    [
+        ("launch=docker", "run the command in a container"),
+        ("launch.kind=docker", "run the command in a container"),
+        ("launch.image=mxscale:source", "run the command in a container"),
+        ("schedule=exponential", "use schedule=cosine or schedule=poly"),
+    ],
+)
+def test_a_removed_setting_names_what_replaces_it(typed, instead, capsys):
+    assert f"was removed: {instead}" in command_error(capsys, "train", typed)
 
 
 def test_threads_of_a_training_are_named_where_those_of_a_prediction_were_removed(capsys):

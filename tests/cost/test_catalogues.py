@@ -2,6 +2,7 @@
 
 import csv
 import datetime
+import re
 from pathlib import Path
 
 import pytest
@@ -127,11 +128,11 @@ def test_all_prices_of_an_instance_are_listed(tmp_path, capsys):
     tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", "as_of=2025-03-01")
     capsys.readouterr()
     assert tool(tmp_path, "machine.instance=p3.16xlarge", "machine.region=eu-west-1") == 0
-    listed = [line.replace(",", "").split()[:4] for line in capsys.readouterr().out.splitlines()[2:]]
+    listed = [re.split(r"\s{2,}", line.strip())[:4] for line in capsys.readouterr().out.splitlines()[2:]]
     assert listed == [
-        ["eu-west-1", "on_demand", "26.44", "2017-11-12"],
-        ["eu-west-1", "on_demand", "26.44", "2025-03-01"],
-        ["eu-west-1", "spot", "8.1015", "2025-03-01"],
+        ["eu-west-1", "on_demand", "26.44", "2017-11-12, over a year old"],
+        ["eu-west-1", "on_demand", "26.44", "2025-03-01, over a year old"],
+        ["eu-west-1", "spot", "8.1015", "2025-03-01, over a year old"],
     ]
 
 

@@ -114,6 +114,10 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys):
         ([P3, "plan.target=75.9", "plan.images=5000"], "plan.target: its epochs are of ImageNet at 224 px"),
         ([P3, "plan.target=75.9", "data.image_size=64"], "leave out plan.images, data.image_size"),
         (["machine.instance=c5.18xlarge", "plan.nodes=1", "precision=amp"], "precision=amp: c5.18xlarge has no GPU"),
+        (
+            ["machine.instance=c5.18xlarge", "plan.nodes=1", "plan.precision=[amp,float32]"],
+            "precision=amp: c5.18xlarge has no GPU; use float32",
+        ),
         (["machine.instance=c5.18xlarge", "plan.gpus=4"], "plan.gpus=4: c5.18xlarge has no GPUs"),
         ([P3, "data=imagefolder"], "plan.images is missing"),
         (OWN[:-1], "give plan.images_per_s"),
