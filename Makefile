@@ -1,7 +1,7 @@
 # `make help` lists the targets. Each target installs what it requires first.
 PY := .venv/bin/python
 
-.PHONY: help setup setup-optuna train finetune doctor test test-slow test-docker test-all test-reference sbom fuzz lint bench figures ui clean
+.PHONY: help setup setup-optuna setup-skypilot train finetune doctor test test-slow test-docker test-all test-reference sbom fuzz lint bench figures ui clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -10,6 +10,8 @@ help:  ## list the targets
 setup: .venv/run.stamp  ## create .venv with locked packages, Horovod and the command mxscale (a few minutes, once)
 
 setup-optuna: .venv/optuna.stamp  ## add the Optuna sweeper to .venv
+
+setup-skypilot: .venv-skypilot/stamp  ## create .venv-skypilot, against which the tasks of plan.task are tested
 
 train: .venv/run.stamp  ## train a network on the handwritten digits 0-4
 	@$(PY) train.py
@@ -53,7 +55,7 @@ lint: .venv/dev.stamp  ## check code, architecture and spelling: ruff, tools/str
 	@$(PY) -m ruff format --check .
 	@$(PY) tools/structure.py
 	@.venv/bin/codespell *.* Makefile Dockerfile .ci bench conf docker docs mxscale requirements tests tools
-	@if command -v shellcheck >/dev/null; then shellcheck $$(grep -lE '^#!.*(ba)?sh$$' docker/* requirements/setup requirements/install-horovod .ci/run); fi
+	@if command -v shellcheck >/dev/null; then shellcheck $$(grep -lE '^#!.*(ba)?sh$$' docker/* mxscale/planner/task.sh requirements/setup requirements/install-horovod .ci/run); fi
 
 bench: .venv/run.stamp  ## run every benchmark; with QUICK=1 each takes at most a minute
 	@set -e; for bench in $(filter-out $(addprefix bench/,finetune.py im2rec_page.py loop.py measure.py mnist.py ranks.py stock.py watched.py),$(wildcard bench/*.py)); do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done
@@ -81,7 +83,7 @@ ui: .venv/run.stamp  ## start MLflow's user interface on 127.0.0.1:5000
 	@.venv/bin/mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri "$${MLFLOW_TRACKING_URI:-sqlite:///runs/mlflow.db}"
 
 clean:  ## remove .venv; runs/ stays
-	rm -rf .venv .venv-reference
+	rm -rf .venv .venv-reference .venv-skypilot
 
 .venv/run.stamp: requirements/run.lock requirements/horovod.lock requirements/setup requirements/install-horovod
 	@requirements/setup run
@@ -95,5 +97,5 @@ clean:  ## remove .venv; runs/ stays
 .venv/sbom.stamp: .venv/run.stamp requirements/sbom.lock
 	@requirements/setup sbom
 
-.venv-reference/stamp: .venv/run.stamp requirements/reference.lock
-	@requirements/setup reference
+.venv-reference/stamp .venv-skypilot/stamp: .venv-%/stamp: .venv/run.stamp requirements/%.lock
+	@requirements/setup $*

@@ -26,7 +26,10 @@ from mxscale.tracking import tracker
 def plan(values: dict, options: verb_settings.PlanVerb) -> None:
     from mxscale.planner import planning
 
-    planning.main(validate(from_dict(planning.without_data(values))), options.plan, options.json)
+    hydra = HydraConfig.get()
+    chosen = [f"{group}={hydra.runtime.choices[group]}" for group in ("data", "model")]
+    config = validate(from_dict(planning.without_data(values)))
+    planning.main(config, options.plan, options.json, [*hydra.overrides.task, *chosen])
 
 
 def prices(values: dict, options: verb_settings.Prices) -> None:

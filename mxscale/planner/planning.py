@@ -5,14 +5,14 @@ import json
 import os
 import textwrap
 from dataclasses import dataclass, replace
-from typing import Dict, Iterable, List, Optional, Tuple, Union
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from mxscale.config.backends import DEFAULT, MODELLED, SERVERS
 from mxscale.config.datasets import DATASETS
 from mxscale.config.price_sources import PRICE_SOURCES
-from mxscale.config.schema import Config
+from mxscale.config.schema import Config, Machine
 from mxscale.config.sizes import bucket_bytes
 from mxscale.config.verb_settings import Plan
 from mxscale.cost.run_cost import pricing
@@ -22,19 +22,25 @@ from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, convergence, hardware, layers, machines, rates, scenarios
 from mxscale.perfmodel.convergence import Convergence
 from mxscale.perfmodel.step_time import Link
-from mxscale.planner import choice, table
+from mxscale.planner import choice, table, task
 from mxscale.planner.choice import Limits
+from mxscale.planner.task import UNUSED
 from mxscale.util.errors import ConfigError
 
 
-def main(config: Config, settings: Plan, as_json: bool) -> None:
-    """Print and write the plans. Raises ConfigError."""
+def main(config: Config, settings: Plan, as_json: bool, typed: Sequence[str]) -> None:
+    """Print and write the plans, the first recommended one as a task if settings.task is set. Raises ConfigError.
+
+    Args:
+        typed: The settings of the command line, and the chosen files of the groups `data` and `model`.
+    """
     result = solve(config, settings)
-    path = table.write(result.plans, settings.output or os.path.join(config.runs, "plan"))
-    echo(json.dumps(as_object(result, path)) if as_json else as_text(result, path))
-
-
-UNUSED = "unused"
+    written = {"table": table.write(result.plans, settings.output or os.path.join(config.runs, "plan"))}
+    if settings.task:
+        plan = next(iter(_answer(result).values()))
+        task.write(config, settings, plan, pricing(config)(_named(config.machine, plan["instance"])), typed)
+        written["task"] = settings.task
+    echo(json.dumps(as_object(result, written)) if as_json else as_text(result, written))
 
 
 def without_data(values: dict) -> dict:
@@ -191,11 +197,15 @@ def _nodes(config: Config, settings: Plan, links: Dict[str, Link]) -> List[machi
         raise ConfigError("plan.instance lists several, and machine.usd_per_hour is the price of one: leave it out")
     nodes = []
     for name in names:
-        instance, _, market = (name or "").partition(":")  # INSTANCE or INSTANCE:MARKET
-        named = replace(machine, instance=instance or None, market=market or machine.market)
-        node = machines.node(named, pricing(config), links, settings)
-        nodes.append(replace(node, name=name) if market else node)
+        node = machines.node(_named(machine, name), pricing(config), links, settings)
+        nodes.append(replace(node, name=name) if ":" in (name or "") else node)
     return nodes
+
+
+def _named(machine: Machine, name: Optional[str]) -> Machine:
+    """Return the settings of a machine with INSTANCE or INSTANCE:MARKET."""
+    instance, _, market = (name or "").partition(":")
+    return replace(machine, instance=instance or None, market=market or machine.market)
 
 
 def _server(config: Config, settings: Plan, links: Dict[str, Link]) -> machines.Machine:
@@ -260,8 +270,8 @@ def shown(result: Result) -> List[int]:
     return sorted({*best[spread].tolist(), *result.answer.values()}, key=lambda place: plans["hours"][place])
 
 
-def as_text(result: Result, path: str) -> str:
-    """Return the output for a terminal: inputs, table, recommendation; path: of plan.csv."""
+def as_text(result: Result, written: Dict[str, str]) -> str:
+    """Return the output for a terminal: inputs, table, recommendation; written: the names of the files."""
     places = shown(result)
     rows = scenarios.rows(result.plans, places)
     common = ", ".join(f"{table.COLUMNS[name][0]} {table.cell(name, rows[0])}" for name in table.common(rows))
@@ -272,7 +282,7 @@ def as_text(result: Result, path: str) -> str:
         lines.append(f"{len(places)} of {count:,} plans: no other is both faster and cheaper")
     lines += [f"left out: {number:,} combinations ({why})" for why, number in result.left_out.items()]
     lines += [f"{what}: {table.sentence(row)}" for what, row in _answer(result).items()]
-    lines.append(f"written to {path}; validation and checkpoints are not included")
+    lines.append(f"written to {' and '.join(written.values())}; validation and checkpoints are not included")
     return "\n".join(lines)
 
 
@@ -298,13 +308,13 @@ def _answer(result: Result) -> Dict[str, dict]:
     return answer
 
 
-def as_object(result: Result, path: str) -> dict:
-    """Return the output for programs; path: of plan.csv."""
+def as_object(result: Result, written: Dict[str, str]) -> dict:
+    """Return the output for programs; written: the names of the files."""
     return {
         "known": result.inputs,
         "count": len(result.plans["hours"]),
         "plans": scenarios.rows(result.plans, shown(result)),
         "left_out": result.left_out,
         "answer": _answer(result),
-        "written": {"table": path},
+        "written": written,
     }

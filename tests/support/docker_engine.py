@@ -36,7 +36,10 @@ def sh(*argv, expect=0, timeout=600, env=None, **options):
 
 def copy_of_sources(folder: Path) -> Path:
     """Copy the checkout without ignored folders, and return the copy."""
-    ignored = {ROOT: {".venv", ".venv-reference", "runs", "data", "sbom"}, ROOT / "docker": {"mxnet-src"}}
+    ignored = {
+        ROOT: {".venv", ".venv-reference", ".venv-skypilot", "runs", "data", "sbom"},
+        ROOT / "docker": {"mxnet-src"},
+    }
 
     def ignore(path, names):
         return ignored.get(Path(path), set()) & set(names)

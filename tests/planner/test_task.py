@@ -1,0 +1,133 @@
+"""`mxscale plan plan.task=`: a plan as a task of SkyPilot."""
+
+import json
+import os
+import subprocess
+
+import pytest
+import yaml
+from composed import composed_values
+from refusals import contains, error_of
+from repository import ROOT
+
+from mxscale.cli import verbs
+from mxscale.util import csv_tables
+
+SKYPILOT = ROOT / ".venv-skypilot" / "bin" / "python"
+IMAGE, BUCKET, SHARE = "plan.image=registry/mxscale:source", "plan.storage=s3://bucket", "plan.storage=10.0.0.1:/runs"
+P3 = ["machine.instance=p3.16xlarge", "plan.epochs=90"]
+RECORDS = ["data=recordio", "data.train=/mnt/mxscale/train.rec", "data.val=/mnt/mxscale/val.rec", "plan.images=1281167"]
+
+
+@pytest.fixture
+def task(tmp_path):
+    """Return the function that plans with these settings and returns the task."""
+
+    def written(*overrides) -> dict:
+        path = tmp_path / "sky.yaml"
+        verbs.plan(*composed_values("plan", f"plan.output={tmp_path}", f"plan.task={path}", *overrides))
+        return yaml.safe_load(path.read_text())
+
+    return written
+
+
+def command(task: dict) -> list:
+    """Return the words of the training command of a task."""
+    return task["run"].splitlines()[-1].split()
+
+
+def test_one_machine_trains_with_runs_in_a_bucket(task):
+    made = task(*P3, *RECORDS, "plan.nodes=1", "plan.precision=amp", "optimizer.lr=0.4", IMAGE, BUCKET)
+    assert made["num_nodes"] == 1 and made["name"] == "mxscale-resnet50-v1b"
+    assert made["resources"]["infra"] == "aws/us-east-1" and made["resources"]["instance_type"] == "p3.16xlarge"
+    assert made["resources"]["image_id"] == "docker:registry/mxscale:source"
+    assert made["file_mounts"] == {"/mnt/mxscale": {"source": "s3://bucket", "mode": "MOUNT_CACHED"}}
+    assert "setup" not in made and made["envs"]["MXSCALE_ROOT"] == "yes"
+    assert {
+        *("data=recordio", "model=resnet50_v1b", "precision=amp", "epochs=90", "optimizer.lr=0.4", *RECORDS[1:3]),
+        *("machine=aws", "machine.usd_per_hour=24.48", "runs=/mnt/mxscale/runs", "resume=auto", "launch.device=gpu"),
+    } <= set(command(made))
+    assert not [word for word in command(made) if word.startswith("plan.")]
+
+
+def test_several_machines_share_runs_and_keys(task):
+    made = task(*P3, *RECORDS, "plan.nodes=2", IMAGE, SHARE)
+    assert made["envs"]["SHARE"] == "10.0.0.1:/runs" and made["envs"]["SLOTS"] == "8" and "mount" in made["setup"]
+    assert "machine.nodes=2" in command(made)
+
+
+def test_the_first_recommended_plan_is_the_task(task):
+    grid = ["plan.nodes=[1,2,4,8]", "plan.deadline_hours=1", IMAGE, SHARE]
+    assert task(*P3, *RECORDS, *grid, "precision=amp", "plan.batch=256")["num_nodes"] == 4
+
+
+def test_a_folder_of_images_here_is_copied(task, tmp_path, photo):
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(100):
+            photo.save(tmp_path / "photos" / name / f"{number}.jpg")
+    made = task("machine.instance=p3.2xlarge", "data=imagefolder", f"data.root={tmp_path}/photos", "plan.nodes=1",
+                IMAGE, BUCKET)  # fmt: skip
+    assert made["file_mounts"]["/mnt/images"] == f"{tmp_path}/photos"
+    assert [word for word in command(made) if word.startswith("data.root=")] == ["data.root=/mnt/images"]
+
+
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ([*RECORDS, "plan.nodes=1", BUCKET], ["plan.image is missing", "REGISTRY"]),
+        ([*RECORDS, "plan.nodes=1", IMAGE], ["plan.storage=None", "HOST:/PATH", "s3://BUCKET"]),
+        ([*RECORDS, "plan.nodes=2", IMAGE, BUCKET], ["plan.storage=s3://bucket", "HOST:/PATH"]),
+        ([*RECORDS, "plan.nodes=2", "plan.comm=parameter_server", IMAGE, SHARE], ["are alike", "plan.servers=0"]),
+        (["data=imagefolder", "data.num_classes=5", "plan.images=999", "plan.nodes=1", IMAGE, BUCKET],
+         ["data.root is missing", "data.root=DIR"]),
+        ([*RECORDS, "plan.nodes=1", "machine=custom", "machine.usd_per_hour=1", IMAGE, BUCKET], ["machine=custom"]),
+        ([*RECORDS, "plan.nodes=1", "plan.task=no/such/sky.yaml", IMAGE, BUCKET], ["plan.task=no/such/sky.yaml"]),
+    ],
+    ids=["image", "storage", "bucket of several", "servers", "data", "machine", "folder"],
+)  # fmt: skip
+def test_what_cannot_become_a_task_is_one_line(task, settings, expected):
+    contains(error_of(task, *P3, *settings), *expected)
+
+
+# Lets SkyPilot check a task and choose its machines, as `sky launch --dryrun` does for an account with AWS
+CHOOSE = """
+import json, sys
+from unittest import mock
+import sky
+from sky import clouds, optimizer
+task = sky.Task.from_yaml(sys.argv[1])
+with sky.Dag() as dag:
+    dag.add(task)
+with mock.patch("sky.check.get_cached_enabled_clouds_or_refresh", return_value=[clouds.AWS()]):
+    optimizer.Optimizer.optimize(dag, quiet=True)
+chosen = task.best_resources
+print(json.dumps({"nodes": task.num_nodes, "instance": chosen.instance_type, "spot": chosen.use_spot,
+                  "region": chosen.region, "usd": chosen.get_cost(3600), "recovery": chosen.job_recovery,
+                  "storage": [mount.mode.value for mount in task.storage_mounts.values()]}))
+"""
+CATALOG = [
+    ["InstanceType", "AcceleratorName", "AcceleratorCount", "vCPUs", "MemoryGiB", "GpuInfo", "Price", "SpotPrice",
+     "Region", "AvailabilityZone", "Arch"],
+    ["p3.16xlarge", "V100", "8.0", "64.0", "488.0", "{}", "24.48", "7.5", "us-east-1", "us-east-1a", "x86_64"],
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SKYPILOT.exists(), reason="make setup-skypilot")
+@pytest.mark.parametrize("market, nodes, usd", [("on_demand", 2, 24.48), ("spot", 1, 7.5)])
+def test_skypilot_rents_the_planned_machines_at_the_planned_price(task, tmp_path, market, nodes, usd):
+    catalog = tmp_path / ".sky" / "catalogs" / "v8" / "aws" / "vms.csv"
+    catalog.parent.mkdir(parents=True)
+    catalog.write_text(csv_tables.text(CATALOG))
+    verbs.prices(*composed_values("prices", f"update={catalog}", f"machine.prices={tmp_path}/prices.csv"))
+    task(*P3, *RECORDS, f"plan.nodes={nodes}", f"machine.market={market}", f"machine.prices={tmp_path}/prices.csv",
+         IMAGE, SHARE if nodes > 1 else BUCKET)  # fmt: skip
+    out = subprocess.run([SKYPILOT, "-c", CHOOSE, tmp_path / "sky.yaml"], env={**os.environ, "HOME": str(tmp_path)},
+                         capture_output=True, text=True, check=True).stdout  # fmt: skip
+    chosen = json.loads(out.splitlines()[-1])
+    assert chosen == {
+        "nodes": nodes, "instance": "p3.16xlarge", "spot": market == "spot", "region": "us-east-1", "usd": usd,
+        "recovery": {"recover_on_exit_codes": [75], "strategy": None},
+        "storage": [] if nodes > 1 else ["MOUNT_CACHED"],
+    }  # fmt: skip
