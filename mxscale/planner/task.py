@@ -76,11 +76,13 @@ def write(config: Config, settings: Plan, plan: Dict, price: Price, typed: Seque
     """
     check(config, settings, plan, price)
     shared = SHARE.fullmatch(settings.storage)
+    ranks = 1 if BACKENDS[plan["comm"]].drives_all_devices else plan["devices"] // plan["nodes"]
+    variables, mounts = {"MXSCALE_FOLDER": FOLDER, "MXSCALE_RUNS": f"{FOLDER}/runs", "RANKS": str(ranks)}, {}
     if shared:
-        ranks = 1 if BACKENDS[plan["comm"]].drives_all_devices else plan["devices"] // plan["nodes"]
-        variables, mounts = {"SHARE": settings.storage, "SLOTS": str(ranks)}, {}
-    else:  # its files belong to root; on a share they belong to the image's user, who reaches the others by ssh
-        variables, mounts = {"MXSCALE_ROOT": "yes"}, {FOLDER: {"source": settings.storage, "mode": "MOUNT_CACHED"}}
+        variables["SHARE"] = settings.storage
+    else:
+        variables["MXSCALE_ROOT"] = "yes"  # to whom the files of a bucket belong
+        mounts[FOLDER] = {"source": settings.storage, "mode": "MOUNT_CACHED"}
     if _is_here(config):
         mounts[IMAGES] = os.path.abspath(config.data.root)
     task = {
@@ -93,10 +95,10 @@ def write(config: Config, settings: Plan, plan: Dict, price: Price, typed: Seque
             "image_id": f"docker:{settings.image}",
             "job_recovery": {"recover_on_exit_codes": [INTERRUPTED]},
         },
-        "envs": {"MXSCALE_FOLDER": FOLDER, "MXSCALE_RUNS": f"{FOLDER}/runs", **variables},
+        "envs": variables,
         "file_mounts": mounts,
         "setup": Script(MOUNT if shared else ""),
-        "run": Script(f'{SCRIPT.read_text()}{shlex.join(_command(config, plan, price, typed))} "${{hosts[@]}}"\n'),
+        "run": Script(f'{SCRIPT.read_text()}{shlex.join(_command(config, plan, price, typed))} "${{where[@]}}"\n'),
     }
     task = {key: value for key, value in task.items() if value}
     head = HEADER.format(sentence=table.sentence(plan), price=prices.describe(price), today=date.today(),

@@ -52,7 +52,7 @@ def test_one_machine_trains_with_runs_in_a_bucket(task):
 
 def test_several_machines_share_runs_and_keys(task):
     made = task(*P3, *RECORDS, "plan.nodes=2", IMAGE, SHARE)
-    assert made["envs"]["SHARE"] == "10.0.0.1:/runs" and made["envs"]["SLOTS"] == "8" and "mount" in made["setup"]
+    assert made["envs"]["SHARE"] == "10.0.0.1:/runs" and made["envs"]["RANKS"] == "8" and "mount" in made["setup"]
     assert "machine.nodes=2" in command(made)
 
 
