@@ -2,17 +2,22 @@
 
     python tools/modelled_claims.py > mxscale/tables/modelled_claims.csv
 
-A model uses the conditions of its claim, never the published result.
+A model is the plan that `mxscale plan` prints for the conditions of its claim; it never uses the published result.
 """
 
-from dataclasses import dataclass
+import functools
 from datetime import date
-from typing import Callable, Dict, Optional, Tuple
+from typing import Callable, Dict, Optional
 
+from hydra import initialize_config_dir
+
+from mxscale.cli import CONF, composition
 from mxscale.config.datasets import DATASETS
-from mxscale.config.schema import Machine
+from mxscale.config.schema import Machine, from_dict
+from mxscale.config.validation import validate
 from mxscale.cost import prices
-from mxscale.perfmodel import hardware, layers, machines, rates, scenarios
+from mxscale.perfmodel import scenarios
+from mxscale.planner import planning
 from mxscale.records.claims import Modelled
 from mxscale.util import csv_tables
 
@@ -43,61 +48,25 @@ def p3_price() -> Modelled:
     return Modelled(min(large), figures, EXACT)
 
 
-def scaling_error() -> str:
-    """Return the planner's error on published series, given the first rate of each: that of efficiencies and ratios."""
-    off = hardware.errors("scaling")
-    figures = f"median {off['median']:.0f} %, mean {off['mean']:.0f} % on {off['rows']:.0f} published rows"
-    return f"error of scaling, given the first rate: {figures}"
+IMAGENET = DATASETS["imagenet"].train_images
 
 
-def aws(instance: str, as_of: str) -> Tuple[scenarios.Machine, str]:
-    """Return an instance at the prices of a date, and its GPU."""
-    settings = Machine(provider="aws", instance=instance, region=REGIONS[0], as_of=as_of)
-    node = machines.node(settings, lambda machine: prices.freeze_price(machine, 0, date.today()), {})
-    return node, node.gpu
-
-
-def owned(gpu: str, count: int, gbps: float, rdma: bool = True) -> Tuple[scenarios.Machine, str]:
-    """Return a node of a cluster without a price, and its GPU."""
-    ring, kvstore, _ = machines.inside_node(gpu, count)
-    nic, servers, _ = machines.between_nodes(gbps, rdma)
-    return scenarios.Machine(f"{count} x {gpu}", count, ring, kvstore, nic, servers), gpu
-
-
-@dataclass(frozen=True)
-class Training:
-    """The job of a claim; by default on ImageNet."""
-
-    network: str
-    batch: int  # per device
-    precision: str = "float32"
-    images: int = DATASETS["imagenet"].train_images
-    epochs: float = 90
-
-
-def plan(where: Tuple[scenarios.Machine, str], job: Training, nodes: int = 1, servers: str = "1x", **exchange) -> Dict:
-    """Return one plan as plain values, with the `source` and the `error` of its device's rate.
-
-    Args:
-        where: A machine and its GPU, as `aws` and `owned` return them.
-        servers: As scenarios.Grid.servers.
-        exchange: Other axes of scenarios.Grid.
-    """
-    machine, gpu = where
-    network = layers.network(job.network)
-    rate = rates.of_device(network, gpu, job.batch, job.precision)
-    device_rates = {(machine.name, job.batch, job.precision): rate.images_per_s}
-    task = scenarios.Task(network, job.images, job.epochs, device_rates, server=machine)
-    axes = {"batch": job.batch, "precision": job.precision, "servers": servers, **exchange}
-    grid = scenarios.Grid([machine], [nodes], **{name: [value] for name, value in axes.items()})
-    [row] = scenarios.rows(scenarios.evaluate(grid, task)[0], [0])
-    return {**row, "source": rate.source, "error": rate.error}
+@functools.cache
+def plan(*settings: str) -> Dict:
+    """Return the one plan of `mxscale plan SETTINGS`, with `inputs`: what it rests on."""
+    with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
+        composed = composition.of_run(composition.compose("plan", [f"plan.images={IMAGENET}", *settings]))
+    values, verb = composition.separated(composed, "plan")
+    result = planning.solve(validate(from_dict(planning.without_data(values))), verb.plan)
+    [row] = scenarios.rows(result.plans, range(len(result.plans["hours"])))
+    return {**row, "inputs": result.inputs}
 
 
 def modelled(value: Optional[float], text: str, row: Dict, ratio: bool = False) -> Modelled:
     """Return the model of a claim by a plan; ratio: the figure does not depend on the rate of one device."""
-    error = scaling_error() if ratio else row["error"]
-    return Modelled(value, f"{text}; one device: {row['source']}", error)
+    errors = row["inputs"]["error"].split("; ")
+    known = [error for error in errors if not ratio or error.startswith("scaling")]
+    return Modelled(value, f"{text}; one device: {row['inputs']['device']}", "; ".join(known))
 
 
 def minutes(row: Dict, form: str) -> Modelled:
@@ -120,9 +89,12 @@ def verdict(**parts: bool) -> str:
     return f"the claim holds except for the {' and the '.join(failing)}"
 
 
-def on_64_v100(**exchange) -> Dict:
+def on_64_v100(*exchange: str) -> Dict:
     """Return a plan of the published comparison: 8 p3.16xlarge, 256 images per GPU, mixed precision."""
-    return plan(aws("p3.16xlarge", P3_DATE), Training("resnet50_v1", 256, "amp"), nodes=8, **exchange)
+    return plan("experiment=aws_horovod", "plan.nodes=8", *exchange)
+
+
+SERVERS, SERVER = "plan.comm=dist_device_sync", "plan.server_instance=p3.16xlarge"
 
 
 def hvd_throughput() -> Modelled:
@@ -131,14 +103,14 @@ def hvd_throughput() -> Modelled:
 
 
 def one_server() -> Modelled:
-    row = on_64_v100(comm="dist_device_sync", servers="1")
+    row = on_64_v100(SERVERS, "plan.servers=1", SERVER)
     return efficiency(row, "{:.0f} % with one server machine")
 
 
 def servers_per_worker() -> Modelled:
     """Return the fewest server machines per worker machine with which servers are as fast as Horovod."""
     ring = on_64_v100()
-    rows = [on_64_v100(comm="dist_device_sync", servers=f"{times}x") for times in (1, 2, 3, 4)]
+    rows = [on_64_v100(SERVERS, f"plan.servers={times}x", SERVER) for times in (1, 2, 3, 4)]
     enough = [times for times, row in enumerate(rows, 1) if row["images_per_s"] >= ring["images_per_s"]]
     figures = ", ".join(f"{times}: {100 * row['efficiency']:.0f} %" for times, row in enumerate(rows, 1))
     text = f"Horovod {100 * ring['efficiency']:.0f} %; by server machines per worker machine {figures}"
@@ -147,7 +119,7 @@ def servers_per_worker() -> Modelled:
 
 
 def horovod_or_servers() -> Modelled:
-    ring, served = on_64_v100(), on_64_v100(comm="dist_device_sync", servers="2x")
+    ring, served = on_64_v100(), on_64_v100(SERVERS, "plan.servers=2x", SERVER)
     both = {"Horovod": ring, "two server machines per worker machine": served}
     figures = "; ".join(
         f"{name} {row['images_per_s']:,.0f} images/s, {row['usd']:.0f} USD" for name, row in both.items()
@@ -159,9 +131,16 @@ def horovod_or_servers() -> Modelled:
     return modelled(None, f"90 epochs: {figures}: {holds}", ring)
 
 
+def on_aws(instance: str, as_of: str, network: str, *more: str) -> Dict:
+    """Return a plan for one AWS instance in one process, whose kvstore sums on the devices, at the prices of a date."""
+    machine = (f"machine.instance={instance}", f"machine.region={REGIONS[0]}", f"machine.as_of={as_of}")
+    return plan(*machine, f"model={network}", "plan.nodes=1", "plan.comm=device", *more)
+
+
 def finetuning(network: str, batch: int, instance: str = "p2.8xlarge", as_of: str = P2_DATE) -> Dict:
-    """Return a plan of six epochs of the fine-tuning in one process, whose kvstore sums on the devices."""
-    return plan(aws(instance, as_of), Training(network, batch, images=CALTECH, epochs=6), comm="device")
+    """Return a plan of six epochs of the fine-tuning."""
+    job = ("data=caltech256", f"plan.images={CALTECH}", "plan.epochs=6", f"plan.batch={batch}")
+    return on_aws(instance, as_of, network, *job)
 
 
 def p3_or_p2() -> Modelled:
@@ -173,29 +152,35 @@ def p3_or_p2() -> Modelled:
 
 
 def imagenet_cost() -> Modelled:
-    row = plan(aws("p3.16xlarge", P3_DATE), Training("resnet50_v1", 64, epochs=100), comm="device")
+    row = on_aws("p3.16xlarge", P3_DATE, "resnet50_v1", "plan.batch=64", "plan.epochs=100")
     text = f"ResNet-50 in float32 on a p3.16xlarge: {row['eur']:.0f} EUR, {row['hours']:.0f} hours"
     holds = verdict(cost=100 <= row["eur"] < 1000, time=row["hours"] >= 24)  # "hundreds", "entire days"
     return modelled(None, f"{text}: {holds}", row)
 
 
-def on_p100(nodes: int, gbps: float, rdma: bool = True, **exchange) -> Modelled:
+def owned(gpu: str, nodes: int, batch: int, *more: str) -> Dict:
+    """Return a plan of 90 epochs on machines of eight GPUs without a price."""
+    machine = ("machine=local", f"plan.gpu={gpu}", "plan.gpus=8", f"plan.nodes={nodes}")
+    return plan(*machine, "model=resnet50_v1b", f"plan.batch={batch}", "plan.epochs=90", *more)
+
+
+def on_p100(nodes: int, *more: str) -> Modelled:
     """Return the time of 90 epochs on machines of 8 P100, 32 images per GPU."""
-    row = plan(owned("P100", 8, gbps, rdma), Training("resnet50_v1b", 32), nodes=nodes, **exchange)
+    row = owned("P100", nodes, 32, *more)
     form = "{:.0f} min, without input and validation, at " + f"{100 * row['efficiency']:.0f} % efficiency"
     return minutes(row, form)
 
 
-def on_32_v100(**exchange) -> Dict:
+def on_32_v100(*more: str) -> Dict:
     """Return a plan for 4 machines of 8 V100 on 25 Gbit/s Ethernet, 64 images per GPU."""
-    return plan(owned("V100", 8, 25, rdma=False), Training("resnet50_v1b", 64), nodes=4, **exchange)
+    return owned("V100", 4, 64, "plan.nic_gbps=25", "plan.rdma=false", *more)
 
 
-DOUBLE_BUFFERING = {"compression": "fp16", "double_buffering": True}
+DOUBLE_BUFFERING = ("plan.compression=fp16", "plan.double_buffering=true")
 
 
 def double_buffering_speedup() -> Modelled:
-    both, neither = on_32_v100(**DOUBLE_BUFFERING), on_32_v100()
+    both, neither = on_32_v100(*DOUBLE_BUFFERING), on_32_v100()
     ratio = both["images_per_s"] / neither["images_per_s"]
     text = f"{ratio:.2f} x the rate without both, which overlaps with backward, on 25 Gbit/s Ethernet"
     return modelled(ratio, text, both, ratio=True)
@@ -215,12 +200,12 @@ MODELS: Dict[str, Callable[[], Modelled]] = {
     "ps-2to1": servers_per_worker,
     "hvd-cheapest": horovod_or_servers,
     # Two FDR InfiniBand links of 54.5 Gbit/s per machine, gradients in float16 (arXiv:1711.04325, sec. 3, 4)
-    "in15-time": lambda: on_p100(128, 109, compression="fp16"),
+    "in15-time": lambda: on_p100(128, "plan.nic_gbps=109", "plan.rdma=true", "plan.compression=fp16"),
     "db-speedup": double_buffering_speedup,
-    "db-eff-32": lambda: efficiency(on_32_v100(**DOUBLE_BUFFERING), "{:.0f} %, in float32"),
-    "table-he": lambda: on_p100(1, 0),
+    "db-eff-32": lambda: efficiency(on_32_v100(*DOUBLE_BUFFERING), "{:.0f} %, in float32"),
+    "table-he": lambda: on_p100(1),
     # 50 Gbit/s Ethernet (arXiv:1706.02677, sec. 4)
-    "table-goyal": lambda: on_p100(32, 50, rdma=False),
+    "table-goyal": lambda: on_p100(32, "plan.nic_gbps=50", "plan.rdma=false"),
 }
 
 

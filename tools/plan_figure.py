@@ -12,11 +12,9 @@ from typing import List, Sequence, Tuple
 
 import numpy as np
 from hydra import initialize_config_dir
-from omegaconf import OmegaConf
 
 from mxscale.cli import CONF, composition
-from mxscale.cli.verbs import VERBS, own_settings
-from mxscale.config.schema import checked, from_dict
+from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.perfmodel.scenarios import Plans
 from mxscale.planner import choice, planning
@@ -167,8 +165,7 @@ def _money(plans: Plans, limits: Limits, chosen: Sequence[int], axis) -> None:
 def main(path: str, *overrides: str) -> None:
     with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
         composed = composition.of_run(composition.compose("plan", list(overrides)))
-    values = OmegaConf.to_container(composed, resolve=True)
-    verb = checked({name: values.pop(name) for name in own_settings("plan")}, VERBS["plan"].settings)
+    values, verb = composition.separated(composed, "plan")
     config = validate(from_dict(planning.without_data(values)))
     result = planning.solve(config, verb.plan)
     draw(result.plans, result.limits, list(result.answer.values()), config.model.name, path)

@@ -1,6 +1,6 @@
 """What Hydra composes settings from: the files of conf/, and the defaults that are defined in Python."""
 
-from typing import List, Optional
+from typing import Any, List, Optional, Tuple
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mxscale.cli.verbs import VERBS, own_settings
 from mxscale.config.networks import NETWORKS
-from mxscale.config.schema import Config, to_dict
+from mxscale.config.schema import Config, checked, to_dict
 from mxscale.config.training_settings import MAX_PIXELS
 
 # Every key with its default; the YAML files of conf/ choose other values.
@@ -36,6 +36,13 @@ def compose(name: str, overrides: List[str], mode: RunMode = RunMode.RUN) -> Dic
     """Return the settings of a verb, Hydra's own ones in the key `hydra`. Raises what Hydra raises."""
     settings = [*SILENT, *overrides, f"hydra.mode={mode.name}"]
     return GlobalHydra.instance().hydra.compose_config(name, settings, mode, with_log_configuration=True)
+
+
+def separated(composed: DictConfig, name: str) -> Tuple[dict, Any]:
+    """Return the settings of a run as plain values, and the verb's own ones, None without any. Raises ConfigError."""
+    values, settings = OmegaConf.to_container(composed, resolve=True), VERBS[name].settings
+    own = {key: values.pop(key) for key in own_settings(name)}
+    return values, settings and checked(own, settings)
 
 
 def of_run(config: DictConfig) -> DictConfig:

@@ -17,7 +17,7 @@ from mxscale.cli import CONF, composition, help_pages, job, multirun, output
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.verbs import VERBS, Verb, own_settings
 from mxscale.config import removed
-from mxscale.config.schema import checked, flatten
+from mxscale.config.schema import flatten
 from mxscale.config.typed import check_group
 from mxscale.environment import variables
 from mxscale.launcher.progress import echo
@@ -169,8 +169,7 @@ def keyed(verb: Verb, arguments: List[str]) -> List[str]:
 def _perform(verb: Verb, name: str, composed) -> int:
     """Execute a verb that trains nothing with what Hydra composed, and return its exit status."""
     try:
-        values = OmegaConf.to_container(composed, resolve=True)
-        options = checked({key: values.pop(key) for key in own_settings(name)}, verb.settings)
+        values, options = composition.separated(composed, name)
         check_group("rerun", values["rerun"])
         if values["rerun"]["run"] is not None:
             raise ConfigError(f"rerun={values['rerun']['run']}: only `train` and `finetune` run a run again")

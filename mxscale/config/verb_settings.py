@@ -176,6 +176,7 @@ class Plan:
     server_usd_per_hour: Optional[float] = setting(
         None, "price of a parameter server; null: the price table", unit="USD/h", above=0
     )
+    gpu: Optional[str] = setting(None, "GPU, such as V100; null: that of the instance")
     gpus: Optional[int] = setting(None, "devices per node; null: those of the instance", low=1)
     nic_gbps: Optional[float] = setting(None, "bandwidth of a node; null: that of the instance", unit="Gbit/s", above=0)
     rdma: Optional[bool] = setting(None, "RDMA between nodes; false: TCP; null: as the instance has")

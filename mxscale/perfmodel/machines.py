@@ -10,7 +10,7 @@ from mxscale.cost import prices
 from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.step_time import FREE, Link
 from mxscale.rundir.price import Price
-from mxscale.util.errors import ConfigError
+from mxscale.util.errors import ConfigError, nearest
 
 NO_OVERRIDES = Plan()
 GBIT = 1e9 / 8  # bytes/s
@@ -45,7 +45,7 @@ def node(
     Args:
         price_of: Returns the price of one node, as prices.freeze_price does.
         links: Measured ones, inside a node (`intra`) and between nodes (`nic`).
-        overrides: Its gpus, nic_gbps and rdma override the tables.
+        overrides: Its gpu, gpus, nic_gbps and rdma override the tables.
 
     Raises ConfigError if the instance, the number of its devices or its price is unknown.
     """
@@ -58,7 +58,9 @@ def node(
     if not devices:
         what = settings.instance or f"machine={settings.provider}"
         raise ConfigError(f"plan.gpus is missing: the number of devices of a {what} node is unknown")
-    gpu = f"{hardware.CPU}{settings.instance}" if of_cpus else row.get("gpu") or None
+    gpu = overrides.gpu or (f"{hardware.CPU}{settings.instance}" if of_cpus else row.get("gpu")) or None
+    if overrides.gpu and not hardware.device(gpu):
+        raise ConfigError(f"plan.gpu={gpu}{nearest(gpu, hardware.devices(), 'plan.gpu=', listed=hardware.devices())}")
     ring, kvstore, inside = inside_node(gpu, devices)
     if measured := links.get("intra"):
         ring, kvstore, inside = measured, measured, "measured inside a node"

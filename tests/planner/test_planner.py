@@ -54,6 +54,14 @@ def test_a_recommended_plan_states_the_hours_within_its_error(tmp_path, capsys):
     assert "with its error" not in capsys.readouterr().out  # a given rate has none
 
 
+def test_a_gpu_of_ones_own_has_its_published_rate_and_links(tmp_path, capsys):
+    own = ["machine=local", "plan.gpus=8", "plan.nodes=1", "plan.epochs=90"]
+    plan(tmp_path, *own, "plan.gpu=V100", "json=true")
+    known = json.loads(capsys.readouterr().out)["known"]
+    assert "on V100" in known["device"] and known["links"].startswith("local: 8 x V100, nvlink2")
+    contains(error_of(plan, tmp_path, *own, "plan.gpu=V10O"), "plan.gpu=V10O", "plan.gpu=V100")
+
+
 def test_json_is_one_object(tmp_path, capsys):
     plan(tmp_path, P3, "plan.nodes=2", "json=true", "plan.images=5000", "epochs=2")
     (line,) = capsys.readouterr().out.splitlines()

@@ -2,10 +2,9 @@
 
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
 
-from mxscale.cli import CONF, composition, main
-from mxscale.config.schema import Config, checked, from_dict
+from mxscale.cli import CONF, composition
+from mxscale.config.schema import Config, from_dict
 from mxscale.config.validation import validate
 
 
@@ -14,9 +13,7 @@ def composed_values(verb: str, *overrides) -> tuple:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose(verb, overrides=list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(config)
-    values = OmegaConf.to_container(composition.of_run(config), resolve=True)
-    own = {key: values.pop(key) for key in main.own_settings(verb)}
-    return values, checked(own, main.VERBS[verb].settings) if own else None
+    return composition.separated(composition.of_run(config), verb)
 
 
 def composed(verb: str, *overrides) -> Config:
