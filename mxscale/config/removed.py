@@ -48,6 +48,7 @@ INSTEAD: Dict[str, str] = {
     "comm.update_on": "use comm=parameter_server, where each rank updates its weights",
     "comm.hierarchical": "set the environment variable HOROVOD_HIERARCHICAL_ALLREDUCE=1, which ranks inherit",
     "comm.timeline": "set the environment variable HOROVOD_TIMELINE=FILE.json, which ranks inherit",
+    "report.compare": "select the two runs on MLflow's page and choose Compare; rerun= compares a run with its record",
     "comm.threshold": "it was that of comm.compression=2bit; use comm.compression=fp16",
 }
 

@@ -239,7 +239,6 @@ class Report:
     experiment: Optional[str] = setting(
         None, "name of the MLflow experiment; null: tracking.experiment, or all experiments for claims"
     )
-    compare: Optional[List[str]] = setting(None, "two runs [A,B]")
     output: Optional[str] = setting("report", "output folder", required="name the folder to write to")
 
 

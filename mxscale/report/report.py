@@ -9,7 +9,7 @@ from mxscale.launcher.progress import echo
 from mxscale.records import claims as published
 from mxscale.records.recorded import Recorded
 from mxscale.rendering import page
-from mxscale.report import claims, experiment, side_by_side
+from mxscale.report import claims, experiment
 from mxscale.tracking import uris
 from mxscale.tracking.history import Store
 
@@ -21,11 +21,7 @@ def main(config: Config, request: Report) -> None:
 
 
 def report(config: Config, request: Report, folder: Path) -> None:
-    """Report an experiment, or compare two runs."""
-    if request.compare is not None:
-        text = side_by_side.write(config, request.compare, folder)
-        echo(f"{text}\n  view            {folder}/compare.md")
-        return
+    """Report an experiment."""
     name = request.experiment or config.tracking.experiment
     store = Store(config)
     text = experiment.write(store.runs(store.experiment(name)), name, str(store), folder)

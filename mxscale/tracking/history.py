@@ -12,7 +12,7 @@ from typing import Dict, List, Optional, Sequence
 
 from mxscale.config.schema import Config
 from mxscale.records.recorded import Recorded
-from mxscale.rundir.directory import FINISHED, RunDir
+from mxscale.rundir.directory import RunDir
 from mxscale.rundir.status import Status
 from mxscale.tracking import payload, store, sync_state, uris
 from mxscale.util.errors import ConfigError, nearest
@@ -187,10 +187,3 @@ def of_directory(run: RunDir) -> Recorded:
     known = {name: value for name, value in metrics.items() if value is not None}
     started = next((attempt.started_ms for attempt in (run.status() or Status()).attempts), None)
     return Recorded(str(run), run.path.name, status, payload.params(run), payload.tags(run), known, started)
-
-
-def finished(run: Recorded, source: str) -> Recorded:
-    """Return the run. Raises ConfigError if it is not finished."""
-    if run.status != FINISHED:
-        raise ConfigError(f"{source}: run {run.id} is not finished ({run.status})")
-    return run

@@ -1,7 +1,6 @@
-"""Reports from a store to files, comparisons of two runs, and refusals."""
+"""Reports from a store to files, and refusals."""
 
 import csv
-import json
 import re
 import socket
 import sqlite3
@@ -11,8 +10,6 @@ from machine import free_port
 from recorded import keep, run
 
 from mxscale.cli import main
-from mxscale.config.schema import from_dict
-from mxscale.rundir import directory
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +23,6 @@ def store(tmp_path_factory):
     made = {name: client.create_experiment(name, str(folder / "files")) for name in ("sweep", "loose", "failed")}
     parent = client.create_run(made["sweep"], run_name="<b>sweep", tags={"mxscale.run": "sweep"}).info.run_id
     client.set_terminated(parent)
-    ids = []
     for ranks in (1, 2):
         for seed in (1, 2):
             figures = {"throughput/median": 300.0 * ranks**0.9 + seed, "best/val_top1": 90.0 + seed * ranks,
@@ -37,11 +33,11 @@ def store(tmp_path_factory):
                 figures["scaling/efficiency"] = 0.93
             one = run(f"<i>{ranks}-{seed}", tags={"mlflow.parentRunId": parent}, metrics=figures, launch__ranks=ranks,
                       seed=seed, target_top1=90.0)  # fmt: skip
-            ids.append(keep(client, made["sweep"], one))
+            keep(client, made["sweep"], one)
     keep(client, made["sweep"], run("<u>broken", "FAILED", tags={"mlflow.parentRunId": parent}))
     keep(client, made["loose"], run("alone", metrics={"best/val_top1": 90.0}))
-    unfinished = keep(client, made["failed"], run("gone", "FAILED"))
-    return {"uri": uri, "client": client, "ids": ids, "unfinished": unfinished, "made": made}
+    keep(client, made["failed"], run("gone", "FAILED"))
+    return {"uri": uri, "client": client, "made": made}
 
 
 @pytest.fixture
@@ -86,40 +82,6 @@ def test_report_of_one_run_states_which_figures_are_missing(store, reported, tmp
     assert "Accuracy against cost" in text and "no run has a cost: set a price" in text
 
 
-def test_two_runs_are_compared(store, reported, tmp_path):
-    a, b = store["ids"][0], store["ids"][2]
-    status, out, _ = reported(f"report.compare=[{a},{b}]", f"tracking.uri={store['uri']}")
-    assert status == 0
-    assert re.search(r"\| launch.ranks +\| 1 +\| 2 ", out) and "optimizer.lr" not in out
-    assert re.search(r"\| best/val_top1 +\| +91 \| +92 \|", out)
-
-
-def test_forecast_of_an_earlier_version_is_no_differing_setting(store, reported):
-    forecast = [{"plan/images_per_s": rate, "plan/hours": 1 / rate} for rate in (310.0, 620.0)]
-    a, b = (keep(store["client"], store["made"]["loose"], run(str(n), **each))
-            for n, each in enumerate(forecast))  # fmt: skip
-    status, out, _ = reported(f"report.compare=[{a},{b}]", f"tracking.uri={store['uri']}")
-    assert status == 0 and "## Settings\n\nNo differences." in out
-    for run_id in (a, b):
-        store["client"].delete_run(run_id)
-
-
-def test_run_directories_are_compared_without_a_store(reported, tmp_path):
-    made = []
-    for lr in (0.1, 0.2):
-        one = directory.create(from_dict({"runs": str(tmp_path), "optimizer": {"lr": lr}}))
-        lines = [{"attempt": 1, "step": s, "time_ms": s, "metrics": {"train/loss": lr * s}} for s in (1, 2)]
-        one.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        one.write("status.json", {"state": "FINISHED", "attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 9}]})
-        one.write("environment.json", {"tags": {"machine": f"{lr} m", "versions": "mxnet=1.9.1"}})
-        made.append(one)
-    status, out, _ = reported(f"report.compare=[{made[0]},{made[1]}]", "tracking.uri=http://127.0.0.1:9")
-    assert status == 0
-    assert re.search(r"\| optimizer.lr +\| 0.1 +\| 0.2 ", out)
-    assert re.search(r"\| machine +\| 0.1 m +\| 0.2 m ", out) and "| mxnet" not in out
-    assert (tmp_path / "out" / "compare.md").read_text() in out
-
-
 @pytest.mark.parametrize(
     "override, parts",
     [
@@ -127,21 +89,13 @@ def test_run_directories_are_compared_without_a_store(reported, tmp_path):
         ("report.experiment=failed", ["1 run, none finished, 1 FAILED"]),
         ("report.experiment=Default", ["0 runs"]),
         ("report.action=clams", ["report.action=clams", "claims"]),
-        ("report.compare=[a]", ["expected two"]),
-        ("report.compare=a", ["expected a list"]),
+        ("report.compare=[a,b]", ["report.compare was removed", "Compare"]),
         ("+report.outptu=x", ["unknown key report.outptu: did you mean report.output?"]),
         ("report.output=null", ["report.output is missing"]),
-        (f"report.compare=[{'a' * 32},{'b' * 32}]", ["a" * 32, "has no run"]),
-        ("report.compare=[no-such,run]", ["no-such", "has no run"]),
     ],
 )
 def test_invalid_request_is_one_line(store, reported, override, parts):
     refused(reported(f"tracking.uri={store['uri']}", override), *parts)
-
-
-def test_unfinished_run_is_not_compared(store, reported):
-    pair = f"report.compare=[{store['unfinished']},{store['ids'][0]}]"
-    refused(reported(pair, f"tracking.uri={store['uri']}"), store["unfinished"], "not finished (FAILED)")
 
 
 def test_missing_store_is_not_created(reported, tmp_path):
