@@ -30,9 +30,6 @@ def import_mlflow(timeout_s: float):
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # for downloads from a server
     import mlflow
 
-    from mxscale.tracking import bounded_answers  # with `requests`, which takes 0.1 s
-
-    bounded_answers.install()
     for name in ("mlflow", "alembic", "urllib3"):  # this package reports failures in one line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return mlflow

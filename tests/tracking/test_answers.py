@@ -4,12 +4,10 @@ import json
 from http.server import BaseHTTPRequestHandler
 
 import pytest
-import requests
 from publisher import address_of
 from refusals import contains
-from requests.exceptions import ContentDecodingError
 
-from mxscale.tracking import bounded_answers, store
+from mxscale.tracking import store
 
 LONG = "a-" * 500_000
 
@@ -31,41 +29,6 @@ def answering(status: int, content: bytes):
             pass
 
     return Handler
-
-
-@pytest.fixture
-def bounded(monkeypatch):
-    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", requests.adapters.HTTPAdapter.send)  # undone at the end
-    monkeypatch.setattr(bounded_answers.HTTPResponse, "drain_conn", bounded_answers.HTTPResponse.drain_conn)
-    bounded_answers.install()
-    return bounded_answers
-
-
-def test_an_error_is_cut_as_it_arrives(bounded):
-    with address_of(answering(400, LONG.encode())) as address:
-        found = requests.get(address)
-        assert found.status_code == 400 and len(found.content) == bounded.MAX_ERROR_BYTES
-
-
-def test_a_long_answer_is_refused_and_a_short_one_is_whole(bounded, monkeypatch):
-    monkeypatch.setattr(bounded, "MAX_BYTES", 1 << 20)
-    with address_of(answering(200, bytes(1 << 20))) as address:
-        assert len(requests.get(address).content) == 1 << 20
-    with address_of(answering(200, bytes((1 << 20) + 1))) as address, pytest.raises(ContentDecodingError):
-        requests.get(address)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_the_text_of_a_redirect_is_cut(bounded, stream):
-    class Handler(answering(302, LONG.encode())):
-        def send_header(self, name, value):
-            super().send_header(name, value)
-            if name == "Content-Length":
-                super().send_header("Location", "/again")
-
-    with address_of(Handler) as address, pytest.raises(requests.TooManyRedirects) as refused:
-        requests.get(address, stream=stream)
-    assert len(refused.value.response.content) == bounded.MAX_ERROR_BYTES
 
 
 @pytest.mark.parametrize("status", [200, 302, 400, 404, 429, 500, 503])
