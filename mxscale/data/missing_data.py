@@ -1,12 +1,10 @@
-"""Detection of JPEG and PNG files with missing or damaged data, for which Pillow raises no error.
+"""Detection of JPEG files with missing or damaged data, for which Pillow raises no error, as it does for other formats.
 
-Decoders fill the missing part with grey or black, and continue with wrong pixels after damage. libjpeg and libpng warn
-of it, but Pillow hides the warnings.
+Decoders fill the missing part with grey, and continue with wrong pixels after damage. libjpeg warns of it, but Pillow
+hides the warnings.
 """
 
 import re
-import struct
-import zlib
 from typing import Iterator, List, Optional, Tuple
 
 from PIL import Image
@@ -22,17 +20,11 @@ TRUNCATED = re.compile("Corrupt JPEG data: (premature end|found marker 0xd9)")
 DAMAGED = re.compile("Corrupt JPEG data|Inconsistent progression|Invalid SOS parameters")
 LEFT_OVER = re.compile("([1-9][0-9]{0,9}) extraneous bytes before marker 0xd9")
 SCAN, END = b"\xff\xda", b"\xff\xd9"
-PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
-PNG_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
-BUFFER = 1 << 20  # bytes
 
 
 def fault(image: Image.Image, content: bytes) -> Optional[str]:
     """Return what is wrong with the data of an image that Pillow has decoded; None: nothing, or another format."""
-    if image.format in ("JPEG", "MPO"):
-        how = _jpeg_fault(image, content)
-    else:
-        how = "truncated" if image.format == "PNG" and _png_is_incomplete(content) else None
+    how = _jpeg_fault(image, content) if image.format in ("JPEG", "MPO") else None
     return "truncated: data of some pixels is missing" if how == "truncated" else how
 
 
@@ -102,31 +94,3 @@ def _lacks_scans(scans: List[bytes]) -> bool:
         lowest.update({(name, k): bits & 15 for name in scan[1:-3:2] for k in range(first, last + 1)})
     names = {name for name, _ in lowest}
     return any(lowest.get((name, k), 1) for name in names for k in range(64))
-
-
-def _png_is_incomplete(content: bytes) -> bool:
-    """Return whether the compressed data is shorter than all rows."""
-    missing, at, inflate = 0, 8, zlib.decompressobj()
-    while at + 8 <= len(content):
-        length, name = struct.unpack_from(">I4s", content, at)
-        body = content[at + 8 : at + 8 + length]
-        if name == b"IHDR":
-            missing = _bytes_of_rows(*struct.unpack_from(">IIBBxxB", body))
-        elif name == b"IDAT":
-            while body and not inflate.eof:
-                missing -= len(inflate.decompress(body, BUFFER))
-                body = inflate.unconsumed_tail
-        elif name == b"IEND":
-            break
-        at += length + 12
-    return missing - len(inflate.flush()) > 0
-
-
-def _bytes_of_rows(width: int, height: int, depth: int, colour_type: int, interlaced: int) -> int:
-    """Return the uncompressed size: each row has a filter byte and whole bytes of pixels."""
-    bits, size = depth * PNG_CHANNELS[colour_type], 0
-    for left, top, x_step, y_step in PNG_PASSES if interlaced else ((0, 0, 1, 1),):
-        columns, rows = -((left - width) // x_step), -((top - height) // y_step)
-        if columns > 0 and rows > 0:
-            size += rows * (1 + (columns * bits + 7) // 8)
-    return size
