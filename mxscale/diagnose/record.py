@@ -69,8 +69,6 @@ class Measurement:
     def describe(self, plan: Plan, tags: Dict[str, str]) -> None:
         """Write plan, environment and MLflow's params; `tags` in addition to those of every run."""
         facts = {**description.describe(self.record.path), "mxnet": build_facts.build()}
-        if plan.data_digest:
-            facts["data"] = description.data_set(self.config.data.kind, plan)
         self._write(facts, plan, tags)
 
     def describe_trial(self, short_run: RunDir) -> None:

@@ -70,17 +70,6 @@ def tags(environment: dict, plan: Plan, signature: str, claims: Sequence[str] = 
     return {name: str(value) for name, value in known.items() if value is not None}
 
 
-def data_set(kind: str, plan: Plan) -> dict:
-    """Return name, digest, source and profile of a prepared data set."""
-    counts = {name: split.count for name, split in plan.splits.items()}
-    return {
-        "name": kind,
-        "digest": plan.data_digest[:36],
-        "source": {"uri": plan.data_dir or "made up"},  # as MLflow's own local source writes it
-        "profile": {"num_rows": sum(counts.values()), "classes": plan.classes, **counts},
-    }
-
-
 def gpu_names(mxnet: dict) -> Optional[str]:
     """Return the kinds of GPU that MXNet can use on the machine of the preparation; None if it has none."""
     gpus = (mxnet.get("driver") or {}).get("gpus", []) if mxnet.get("gpus") else []

@@ -257,7 +257,7 @@ def ended(status: int) -> str:
 
 
 def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
-    """Record threads and signatures in plan.json, tags and the data set in environment.json; return the new plan."""
+    """Record threads and signatures in plan.json and tags in environment.json; return the new plan."""
     facts, weights = run.read("environment.json"), plan.pretrained_sha256
     if plan.pretrained:
         weights = digest_of(plan.pretrained)
@@ -273,7 +273,6 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
     run.write_plan(plan)
     signed_digest = signature.signature(signed, plan.data_digest, weights)
     facts["tags"] = description.tags(facts, plan, signed_digest, config.claims)
-    facts["data"] = description.data_set(config.data.kind, plan)
     run.write("environment.json", facts)
     return plan
 
