@@ -54,14 +54,6 @@ def examine(facts: dict, run: PlannedRun) -> List[CheckResult]:
 # A check returns (state, cause[, fix]), or None if it does not apply.
 
 
-def code(facts: dict, run: PlannedRun):
-    git, image = facts["git"], facts["image"]
-    build = image.get("build", "checkout")
-    if git["commit"] is None:
-        return WARN, f"{build}, commit unknown", "clone the repository, or build the image inside a clone"
-    return OK, f"{build}, commit {git['commit'][:12]}{' with changes' if git['dirty'] else ''}"
-
-
 # error of MXNet's import -> fix
 IMPORT_FIXES = (
     (r"module 'numpy' has no attribute|numpy\.dtype size changed|_ARRAY_API", "install numpy==1.23.5"),
@@ -169,15 +161,6 @@ def _numbers(version: str) -> tuple:
     return tuple(int(part) for part in version.split("."))
 
 
-def cuda(facts: dict, run: PlannedRun):
-    """Report versions: MXNet finds no GPU if the driver is older than its CUDA (see gpu)."""
-    if on_cpu(facts, run):
-        return None
-    linked, driver = facts["mxnet"]["linked"], facts["mxnet"]["driver"].get("cuda", "unknown")
-    text = f"MXNet's {linked.get('cuda', 'unknown')} (cuDNN {linked.get('cudnn', 'unknown')}), the driver's {driver}"
-    return OK, f"{text} ({facts['machine']['driver'] or 'unknown version'})"
-
-
 def nccl(facts: dict, run: PlannedRun):
     if on_cpu(facts, run) or run.ranks < 2:
         return None
@@ -268,5 +251,4 @@ def disk(facts: dict, run: PlannedRun):
     return OK, text
 
 
-CHECKS = (code, mxnet, features, horovod, gpu, kernels, cuda, nccl, shared_memory, open_files,
-          locked_memory, cores, memory, disk)  # fmt: skip
+CHECKS = (mxnet, features, horovod, gpu, kernels, nccl, shared_memory, open_files, locked_memory, cores, memory, disk)

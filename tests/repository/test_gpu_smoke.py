@@ -106,8 +106,8 @@ def doctor_output(gpus, *states):
 
 
 def test_the_doctor_names_failures_and_warnings(smoke, ends):
-    ends(1, doctor_output(1, ("gpu", "ok"), ("cuda", "fail"), ("disk", "warn")))
-    assert smoke.doctor(1) == {"result": "failed", "note": "cuda: of cuda; warnings: disk"}
+    ends(1, doctor_output(1, ("gpu", "ok"), ("kernels", "fail"), ("disk", "warn")))
+    assert smoke.doctor(1) == {"result": "failed", "note": "kernels: of kernels; warnings: disk"}
     assert smoke.facts == MXNET and smoke.gpu == "of gpu"
 
 
@@ -197,7 +197,7 @@ def test_without_a_gpu_nothing_is_measured(main, ends):
 
 
 def test_a_failed_row_gives_status_1(main, ends):
-    ends(1, doctor_output(1, ("cuda", "fail")), "error: no kernel image is available\n")
+    ends(1, doctor_output(1, ("kernels", "fail")), "error: no kernel image is available\n")
     status, lines, figures = main()
     assert status == 1 and set(figures["rows"]) == {"doctor", *ROWS} and figures["device"] == "gpu"
     assert all(row["result"] == "failed" for row in figures["rows"].values())
