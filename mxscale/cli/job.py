@@ -11,7 +11,6 @@ from mxscale.cli.explain import explain, refuse
 from mxscale.cli.settings import RESUMABLE, configure
 from mxscale.config.typed import check_group
 from mxscale.diagnose.record import Stopped
-from mxscale.doctor.doctor import RecordFindings
 from mxscale.launcher import run as launcher
 from mxscale.launcher.context import Hook
 from mxscale.launcher.progress import echo
@@ -55,7 +54,7 @@ def execute(composed, overrides, trial=None) -> Status:
             raise ConfigError("sweep.resume=true without -m: it resumes a sweep; resume one run with resume=RUN_DIR")
         config, run, recorded = configure(values, overrides)
         claims.check(config.claims)
-        hooks = [Rerun(recorded), RecordFindings(), record, *([trial] if trial else [])]
+        hooks = [Rerun(recorded), record, *([trial] if trial else [])]
         if config.epochs == "auto" and not config.budget.dry_run:
             from mxscale.diagnose import budget_fit  # NumPy
 

@@ -16,25 +16,11 @@ from mxscale.config.sizes import auto_ranks
 from mxscale.doctor import connectivity
 from mxscale.doctor.checks import FAIL, OK, WARN, PlannedRun, examine
 from mxscale.environment import description, hosts
-from mxscale.environment.placement import Placement
-from mxscale.launcher.context import Hook, RunContext
 from mxscale.launcher.progress import echo
-from mxscale.rundir.plan import Plan
 from mxscale.util import text_table
 from mxscale.util.errors import signal_name
 
 TIMEOUT_S = 120.0  # MXNet's import from a cold or remote disk is slow
-
-
-class RecordFindings(Hook):
-    """Adds the findings of each attempt to the run's environment.json."""
-
-    def before_ranks(self, context: RunContext, plan: Plan) -> None:
-        facts, placed = context.run.read("environment.json"), Placement.of(plan)
-        comm = context.config.comm
-        planned = PlannedRun(plan.device, plan.sizes.ranks, placed.per_host, comm.transport, comm.entry.uses_horovod)
-        findings = [asdict(result) for result in examine(facts, planned)]
-        context.run.write("environment.json", {**facts, "doctor": findings})
 
 
 def main(config: Config, as_json: bool) -> int:
