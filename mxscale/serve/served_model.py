@@ -7,7 +7,6 @@ where neither mxscale nor MXNet is installed.
 import base64
 import binascii
 import json
-import sys
 
 import mlflow
 import numpy as np
@@ -26,7 +25,6 @@ class Classifier(PythonModel):
     """An exported network with its preprocessing."""
 
     def load_context(self, context):
-        _answer_unreadable_requests()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1  # requests are answered side by side
         providers = onnxruntime.get_available_providers()
@@ -72,27 +70,6 @@ class Classifier(PythonModel):
             raise _refusal(f"image {number}: not in base64") from None
         except (BadImage, ValueError) as error:
             raise _refusal(f"image {number}: {one_line(error)}") from None
-
-
-def _answer_unreadable_requests() -> None:
-    """Let MLflow's server, if this is its process, answer with status 400 and the reason to each unreadable request.
-
-    MLflow 3.17 answers "Internal Server Error" to a request without Content-Type, to JSON that is nested too deeply for
-    Python's parser, and to integers of more than 4,300 digits.
-    """
-    server = sys.modules.get("mlflow.pyfunc.scoring_server")
-    answered = getattr(server, "invocations", None)
-
-    def invocations(data, content_type, *rest):
-        if content_type is None:
-            raise _refusal("the request has no Content-Type; expected application/json")
-        try:
-            return answered(data, content_type, *rest)
-        except (RecursionError, ValueError) as error:
-            raise _refusal(f"the request is not readable: {error}") from None
-
-    if answered:
-        server.invocations = invocations
 
 
 def _refusal(message: str) -> MlflowException:

@@ -8,7 +8,7 @@ import numpy as np
 FORMATS = ("dataframe_records", "dataframe_split", "inputs", "instances")
 TYPES = (
     "text/csv", "application/vnd.apache.parquet", "application/json; charset=utf-16", "application/json; x=y",
-    "image/jpeg", "multipart/form-data; boundary=x", "", "*/*", None,
+    "image/jpeg", "multipart/form-data; boundary=x", "", "*/*",
 )  # fmt: skip
 NUMBERS = (0, -1, 5, 5 * 10**9, 10**30, 2**63, -(2**63) - 1, 1.5, 1e308, float("nan"), float("-inf"))
 
@@ -20,7 +20,7 @@ class Requests:
         self.stream, self.image = np.random.RandomState(seed), image
         self.kinds = (
             self.shape, self.column, self.split, self.params, self.top, self.several, self.content_type, self.damaged,
-            self.deep, self.huge_number, self.not_json,
+            self.not_json,
         )  # fmt: skip
 
     def __call__(self) -> tuple:
@@ -84,13 +84,6 @@ class Requests:
         for place in self.stream.randint(0, len(body), 3):
             body[place] = self.stream.randint(256)
         return bytes(body[: self._of((len(body), self.stream.randint(1, len(body))))])
-
-    def deep(self):
-        depth, (left, right) = self._of((200, 5000, 100_000)), self._of(((b"[", b"]"), (b'{"a":', b"}")))
-        return b'{"inputs":' + left * depth + b"1" + right * depth + b"}"
-
-    def huge_number(self):
-        return json.dumps({**self.valid(), "params": {"top": 7}}).replace("7}}", "7" * 9000 + "}}").encode()
 
     def not_json(self):
         return self._of([b"", b"null", b"[]", b"\x00", b"\xff\xfe\x80", b"{", b'{"inputs": }', b"NaN", b"1e999"])
