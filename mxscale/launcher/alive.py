@@ -3,13 +3,11 @@
 import os
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from mxscale.rundir.directory import RunDir
 
 ALIVE_EVERY_S = 5.0
-RESTART_S = 1.0  # between the end of a child and the start of the next one
 # It ends with its parent, even after kill -9: its standard input is then closed, and it has another parent. A stopped
 # parent (SIGSTOP) has no heartbeat. A disk error is reported where the parent writes.
 TOUCH = """
@@ -32,34 +30,13 @@ while not readable and os.getppid() == parent:
 @contextmanager
 def kept_alive(run: RunDir, every_s: float = ALIVE_EVERY_S):
     """Touch `alive` from a child process while the block runs: neither a blocked terminal nor a thread that holds the
-    interpreter's lock ends the ranks. A child that is killed is started again.
+    interpreter's lock ends the ranks.
     """
-    child, done = _start(run, every_s), threading.Event()
-
-    def restart_if_killed():
-        nonlocal child
-        child.wait()
-        while not done.wait(RESTART_S):
-            child.stdin.close()
-            with suppress(OSError):  # no process can be started now: the next try is in RESTART_S
-                child = _start(run, every_s)
-            if done.is_set():  # set while it was started, so that only this thread knows it
-                child.kill()
-            child.wait()
-
-    watching = threading.Thread(target=restart_if_killed, daemon=True, name="restart of the heartbeat")
-    watching.start()
-    try:
-        yield
-    finally:
-        done.set()
-        child.kill()
-        watching.join()
-        child.stdin.close()
-
-
-def _start(run: RunDir, every_s: float) -> subprocess.Popen:
     argv = [sys.executable, "-I", "-S", "-c", TOUCH, str(run.alive_file), str(os.getpid()), str(every_s)]
     # In a session of its own, which Ctrl-C does not reach; in /, so that no folder is kept in use
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(argv, **streams, start_new_session=True, cwd="/")
+    with subprocess.Popen(argv, **streams, start_new_session=True, cwd="/") as child:
+        try:
+            yield
+        finally:
+            child.kill()

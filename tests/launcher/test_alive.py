@@ -1,6 +1,5 @@
 """The parent's heartbeat, touched by a child process."""
 
-import contextlib
 import shutil
 import signal
 import subprocess
@@ -62,22 +61,10 @@ def test_heartbeat_ends_with_a_killed_parent(run, parent):
     until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_killed_child_is_replaced(run):
-    def children():
-        touching = []
-        for child in psutil.Process().children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
-                if str(run.alive_file) in child.cmdline():
-                    touching.append(child)
-        return touching
-
+def test_child_ends_with_the_block(run):
     with kept_alive(run, every_s=0.1):
-        (first,) = children()
-        first.kill()
-        until(lambda: children() and children() != [first])
-        before = touched(run)
-        until(lambda: touched(run) > before)
-    assert not children()
+        (child,) = (one for one in psutil.Process().children() if str(run.alive_file) in one.cmdline())
+    assert not child.is_running()
 
 
 @pytest.mark.slow
