@@ -4,21 +4,18 @@ import itertools
 import statistics
 from dataclasses import replace
 from pkgutil import resolve_name
-from typing import Callable, Dict, Iterator, List, Sequence
+from typing import Callable, Dict, Iterator, List
 
 import mxnet as mx
-import numpy as np
 
 from mxscale.config.readers import READERS
 from mxscale.config.schema import Config, Data
 from mxscale.config.verb_settings import MAX_THREADS, InputRates
 from mxscale.data import manifest
 from mxscale.data.reader.batches import Reading, rates
-from mxscale.data.reader.decoder import decode
-from mxscale.data.reader.turbojpeg import BatchReader, Wanted
 from mxscale.rundir.plan import Split
 
-DECODER, TRAINING, VALIDATION = "decoder alone", "training", "validation"  # what is measured
+TRAINING, VALIDATION = "training", "validation"  # what is measured
 
 
 def resolved(request: InputRates, cores: int) -> InputRates:
@@ -40,8 +37,7 @@ def measure(
         watched: Returns the numbers of images of the batches that it receives; raises to end a measurement.
     """
     splits = {what: manifest.split_of(packed, name) for what, name in ((TRAINING, "train"), (VALIDATION, "val"))}
-    works = [(DECODER, "turbojpeg", splits[TRAINING])]
-    works += [(what, reader, split) for reader in request.readers for what, split in splits.items() if split.count]
+    works = [(what, reader, split) for reader in request.readers for what, split in splits.items() if split.count]
     for what, reader, split in works:
         data = replace(config.data, reader=reader)
         for threads in request.threads:
@@ -52,23 +48,9 @@ def measure(
             yield {**row, "images_per_s": spread(measured), "ms_per_image": 1000 / statistics.median(measured)}
 
 
-class Decoding:
-    """Decodes an image and drops it."""
-
-    draws, side = 0, 1
-
-    def __call__(self, content: bytes, draws: Sequence[float], out: np.ndarray) -> None:
-        decode(content)
-
-
 def read(split: Split, data: Data, what: str, batch: int, threads: int) -> Iterator[int]:
     """Read a split without end, as one rank does; yield the number of images of each batch."""
     module, batch = READERS[data.reader].module, min(batch, split.count)
-    if what == DECODER:
-        starts = range(0, split.count - batch + 1, batch)
-        batches = (Wanted(np.arange(start, start + batch), Decoding()) for start in itertools.cycle(starts))
-        for _ in BatchReader(split, threads).read(batches):
-            yield batch
     if what == VALIDATION:
         evaluation = resolve_name(f"{module}:EvaluationData")(split, data, batch, (0, 1), mx.cpu(), threads)
         while True:

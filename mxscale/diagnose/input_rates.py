@@ -9,7 +9,7 @@ from mxscale.config.schema import Config
 from mxscale.config.validation import validate
 from mxscale.config.verb_settings import InputRates
 from mxscale.data import manifest, pack
-from mxscale.data.test_io import DECODER, TRAINING, measure, resolved
+from mxscale.data.test_io import TRAINING, measure, resolved
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.record import Measurement, ProbeFailed, Result, Stopped
 from mxscale.environment.container_limits import available_cores
@@ -93,7 +93,7 @@ class Rates(Measurement):
 
 def name_of(row: Dict) -> str:
     """Return the metric of a rate, such as io/images_per_s/turbojpeg/training."""
-    return f"{RATE}/decoder" if row["what"] == DECODER else f"{RATE}/{row['reader']}/{row['what']}"
+    return f"{RATE}/{row['reader']}/{row['what']}"
 
 
 def metrics(name: str, row: Dict) -> Dict[str, float]:
