@@ -14,9 +14,9 @@ from mxscale.config import removed
 from mxscale.config.backends import ALIASES
 from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.validation import kvstore
-from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import REFUSED
 from mxscale.util.errors import ConfigError, nearest, short
+from mxscale.util.terminal import echo
 
 
 def refuse(line: str) -> int:

@@ -13,7 +13,6 @@ from mxscale.config.typed import check_group
 from mxscale.diagnose.record import Stopped
 from mxscale.launcher import run as launcher
 from mxscale.launcher.context import Hook
-from mxscale.launcher.progress import echo
 from mxscale.launcher.setup import started
 from mxscale.records import claims
 from mxscale.rerun.rerun import Rerun
@@ -23,6 +22,7 @@ from mxscale.rundir.sweep_directory import REFUSED_TRIAL
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, RunFailed
 from mxscale.util.redaction import redact, shown
+from mxscale.util.terminal import echo
 
 
 class RecordOverrides(Hook):

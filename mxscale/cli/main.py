@@ -13,17 +13,17 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mxscale import __version__
-from mxscale.cli import CONF, composition, help_pages, job, multirun, output
+from mxscale.cli import CONF, composition, help_pages, job, multirun
 from mxscale.cli.explain import explain, refuse
 from mxscale.cli.verbs import VERBS, Verb, own_settings
 from mxscale.config import removed
 from mxscale.config.schema import flatten
 from mxscale.config.typed import check_group
 from mxscale.environment import variables
-from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
 from mxscale.util.errors import ConfigError, RunFailed, nearest
 from mxscale.util.override_text import quoted
+from mxscale.util.terminal import LOST, echo
 
 # Hydra's settings of where it writes, which have no effect here
 PLACES = ("hydra.run.dir=", "hydra.sweep.dir=", "hydra.sweep.subdir=", "hydra.output_subdir=")
@@ -53,10 +53,10 @@ def main(argv: Optional[List[str]] = None) -> int:
         The exit status: 0 done, 1 failed, 2 refused, 75 interrupted and resumable; of a sweep the highest.
     """
     open_closed_streams()
-    with output.guarded() as printed:
-        status = execute(*((sys.argv[1:] if argv is None else argv) or ["--help"]))
-    if printed.error and not multirun.current_session().trains:
-        echo(f"error: standard output cannot be written ({printed.error.strerror or printed.error})", sys.stderr)
+    LOST.clear()
+    status = execute(*((sys.argv[1:] if argv is None else argv) or ["--help"]))
+    if LOST and not multirun.current_session().trains:
+        echo(f"error: standard output cannot be written ({LOST[0].strerror or LOST[0]})", sys.stderr)
         return max(status, FAILURE)
     return status
 

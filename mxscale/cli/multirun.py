@@ -31,7 +31,6 @@ from mxscale.environment.description import ROOT
 from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.context import Signals
-from mxscale.launcher.progress import echo
 from mxscale.rundir import guards
 from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED, RunDir
 from mxscale.rundir.status import DONE, FINISHED, KILLED, Status
@@ -44,6 +43,7 @@ from mxscale.util.background import background_thread
 from mxscale.util.errors import ConfigError
 from mxscale.util.override_text import quoted
 from mxscale.util.redaction import redact
+from mxscale.util.terminal import echo
 
 TERMINAL = (signal.SIGINT, signal.SIGHUP)
 DIRECTIONS = {"accuracy": "maximize", "cost": "minimize"}  # of the names in sweep.objective

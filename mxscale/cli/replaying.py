@@ -18,7 +18,6 @@ from mxscale.config.validation import validate
 from mxscale.config.verb_settings import Replay as ReplaySettings
 from mxscale.environment import gpus, hosts
 from mxscale.launcher.budget import REASON as BUDGET
-from mxscale.launcher.progress import echo
 from mxscale.rendering.page import check_installed, prepare
 from mxscale.replay import availability, inputs, page, registry, results
 from mxscale.replay.availability import Here
@@ -31,6 +30,7 @@ from mxscale.sweep import sweep, trials
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact
+from mxscale.util.terminal import echo
 
 
 class Request:

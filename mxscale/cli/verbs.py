@@ -15,9 +15,9 @@ from mxscale.config.schema import Config, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.config.verb_settings import grouped
 from mxscale.cost import price_list, run_cost
-from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
 from mxscale.tracking import tracker
+from mxscale.util.terminal import echo
 
 # A function takes a run's settings as composed, and the verb's own settings. It returns an exit status, None for 0, and
 # raises ConfigError. It imports NumPy, MXNet and matplotlib only if its command line is valid.

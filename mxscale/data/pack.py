@@ -26,6 +26,7 @@ from mxscale.util import file_lock
 from mxscale.util.atomic_files import sync
 from mxscale.util.errors import ConfigError
 from mxscale.util.paths import absolute
+from mxscale.util.terminal import echo
 
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of some shared file systems
 
@@ -61,7 +62,7 @@ def _find_or_pack(data: Data, workers: Optional[int]) -> Dict[str, Any]:
     if packed:
         if not all("crc" in entry for entry in packed["splits"].values()):
             how = "without checksums of its records, so each image is decoded completely, which takes longer"
-            _report(f"{folder}: an earlier version packed it {how}; remove it, and it is packed again")
+            echo(f"{folder}: an earlier version packed it {how}; remove it, and it is packed again", sys.stderr)
         return packed
     try:
         os.makedirs(cache, exist_ok=True)
@@ -72,7 +73,7 @@ def _find_or_pack(data: Data, workers: Optional[int]) -> Dict[str, Any]:
         raise ConfigError(
             f"data.cache={data.cache}: cannot write there ({reason}); make room or set data.cache=DIR"
         ) from None
-    _report(manifest.summary(packed, data))
+    echo(manifest.summary(packed, data), sys.stderr)
     return packed
 
 
@@ -84,7 +85,7 @@ def _exclusive(folder: str):
         try:
             stack.enter_context(file_lock.locked(path, wait=False))
         except BlockingIOError:
-            _report("another process is packing this set: waiting for it")
+            echo("another process is packing this set: waiting for it", sys.stderr)
             stack.enter_context(file_lock.locked(path))
         except OSError as error:
             if error.errno not in NO_LOCKS:
@@ -114,7 +115,3 @@ def _publish(folder: str, build: Callable[[str], None], locked: bool) -> Dict[st
 
 def _hidden(folder: str, suffix: str) -> str:
     return os.path.join(os.path.dirname(folder), f".{os.path.basename(folder)}.{suffix}")
-
-
-def _report(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -22,12 +22,12 @@ from mxscale.launcher import commands as launch
 from mxscale.launcher import setup
 from mxscale.launcher.context import Signals
 from mxscale.launcher.processes import run_to_end
-from mxscale.launcher.progress import echo
 from mxscale.perfmodel import step_time
 from mxscale.rundir.directory import ALLREDUCE, RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.train.prepare import choose_device, choose_ranks
 from mxscale.util.errors import ConfigError
+from mxscale.util.terminal import echo
 
 MODULE = "mxscale.distributed.allreduce_probe"
 HEAD = f"{'bytes':>12}  {'ms (smallest to largest)':34} {'Gbit/s':>8}"

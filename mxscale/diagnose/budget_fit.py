@@ -23,10 +23,10 @@ from mxscale.environment import hosts
 from mxscale.environment.other_programs import OtherPrograms, remark
 from mxscale.launcher import budget, setup
 from mxscale.launcher.context import Signals
-from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError, RunFailed
+from mxscale.util.terminal import echo
 
 WARMUP, TIMED = 2, 10  # steps: of photographs, one differs from the next by 5 %
 LEAST_S = 3.0  # of timed steps: where they take less, a second short run takes more of them

@@ -13,10 +13,10 @@ from mxscale.data import manifest, pack
 from mxscale.data.first_batch import first_batch
 from mxscale.data.images import BadImage, decode
 from mxscale.data.survey import ALL, Sized, Survey, survey
-from mxscale.launcher.progress import echo
 from mxscale.rendering import page
 from mxscale.rundir.plan import Split
 from mxscale.serve.predict import in_base64
+from mxscale.util.terminal import echo
 
 TEMPLATE = Path(__file__).with_name("data_page.html")
 UNUSUAL = 2.0  # factor between an image's shorter side and the median, above which it is listed

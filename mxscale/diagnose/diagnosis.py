@@ -16,8 +16,8 @@ from mxscale.environment import hosts
 from mxscale.environment.placement import Placement
 from mxscale.launcher import setup
 from mxscale.launcher.context import Signals
-from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
+from mxscale.util.terminal import echo
 
 LOOK_STEPS = 5  # of the first run, which finds the number of ranks and the time of a step
 INTERVALS = 8  # per probe

@@ -15,10 +15,10 @@ from mxscale.diagnose.record import Measurement, ProbeFailed, Result, Stopped
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher import setup
 from mxscale.launcher.context import Signals
-from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
+from mxscale.util.terminal import echo
 
 RATE = "io/images_per_s"  # metric of the run: data.reader in training, with the most threads
 HEAD = f"{'what':13} {'reader':11} {'threads':>7}  {'images/s (smallest to largest)':32} {'ms per image':>12}"

@@ -18,7 +18,6 @@ from mxscale.cost import run_cost
 from mxscale.environment import description
 from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Signals
-from mxscale.launcher.progress import echo
 from mxscale.records import claims
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, PARAMS, RunDir
@@ -30,6 +29,7 @@ from mxscale.tracking.sync_state import view_hint
 from mxscale.train import build_facts
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
+from mxscale.util.terminal import echo
 
 STATES = {DONE: FINISHED, INTERRUPTED: KILLED, FAILURE: FAILED}
 

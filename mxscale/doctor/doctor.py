@@ -16,9 +16,9 @@ from mxscale.config.sizes import auto_ranks
 from mxscale.doctor import connectivity
 from mxscale.doctor.checks import FAIL, OK, WARN, PlannedRun, examine
 from mxscale.environment import description, hosts
-from mxscale.launcher.progress import echo
 from mxscale.util import text_table
 from mxscale.util.errors import signal_name
+from mxscale.util.terminal import echo
 
 TIMEOUT_S = 120.0  # MXNet's import from a cold or remote disk is slow
 

@@ -16,11 +16,12 @@ from mxscale.config.schema import Budget
 from mxscale.cost import prices, run_cost
 from mxscale.cost.prices import Usage
 from mxscale.distributed.stop_consensus import Request
-from mxscale.launcher.progress import Follower, echo
+from mxscale.launcher.progress import Follower
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError
+from mxscale.util.terminal import echo
 
 REASON = "budget"  # in status.json and in `stop`
 SHUTDOWN_S = 3.0  # between the ranks' status, or a kill, and the end of their processes

@@ -23,10 +23,10 @@ from mxscale.environment import description, gpus, machine
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.description import ROOT
 from mxscale.environment.other_programs import OtherPrograms, remark
-from mxscale.launcher.progress import echo
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import RunFailed
 from mxscale.util.paths import absolute
+from mxscale.util.terminal import echo
 
 SMALL_SET = 10_000  # images
 STEPS = 8  # in an epoch, at least, as far as the batch can be smaller

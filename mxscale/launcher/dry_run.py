@@ -11,13 +11,13 @@ from mxscale.cost import prices
 from mxscale.data import manifest
 from mxscale.launcher import setup
 from mxscale.launcher.context import Resources, RunContext, Signals
-from mxscale.launcher.progress import echo
 from mxscale.records.summary import money
 from mxscale.rundir import directory, guards
 from mxscale.rundir.directory import DONE, INTERRUPTED
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import Status
+from mxscale.util.terminal import echo
 
 LISTED = 20  # classes that are listed; of more the smallest and the largest
 

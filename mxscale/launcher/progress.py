@@ -1,13 +1,8 @@
-"""Terminal output of a run: a line for each validation and every 30 seconds.
-
-A closed terminal or an unread pipe does not end the run.
-"""
+"""Terminal output of a run: a line for each validation and every 30 seconds."""
 
 import json
 import math
-import os
 import statistics
-import sys
 import time
 from typing import Callable, Iterator, List, Optional, Tuple
 
@@ -16,25 +11,12 @@ from mxscale.cost import prices
 from mxscale.environment.other_programs import OtherPrograms, remark
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
-from mxscale.util.redaction import shown
+from mxscale.util.terminal import echo
 
 LINE_S = 30.0  # between two lines
 BETWEEN_STEPS = ("validation", "checkpoint")  # phases of a heartbeat
 SLOW_S = 10.0  # a step, or a validation batch, that takes as long is named
 STOPPING_S = 5.0  # between two lines on what a stop waits for
-
-
-def echo(text: str, stream=None) -> None:
-    """Print to `stream` (stdout); if it is closed, drop this and all later output."""
-    try:
-        print(shown(text), file=stream, flush=True)
-    except OSError:
-        drop(stream or sys.stdout)
-
-
-def drop(stream) -> None:
-    """Redirect `stream` to /dev/null, so that flushing its buffer does not fail at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Follower:

@@ -11,7 +11,6 @@ from mxscale.cost import run_cost
 from mxscale.launcher import budget, dry_run, outcome, setup
 from mxscale.launcher.context import Hook, RunContext, Signals
 from mxscale.launcher.failure import Failure, Logs
-from mxscale.launcher.progress import echo
 from mxscale.launcher.supervisor import Watched, supervise
 from mxscale.records import summary
 from mxscale.rundir import guards
@@ -20,6 +19,7 @@ from mxscale.rundir.status import Status
 from mxscale.tracking import tracker
 from mxscale.tracking.sync_state import view_hint
 from mxscale.util.errors import ConfigError, RunFailed
+from mxscale.util.terminal import echo
 
 
 def execute(config: Config, run: Optional[RunDir] = None, hooks: Sequence[Hook] = ()) -> Status:

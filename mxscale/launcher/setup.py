@@ -25,7 +25,6 @@ from mxscale.launcher import budget, commands
 from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Hook, Resources, RunContext, Signals
 from mxscale.launcher.failure import Logs
-from mxscale.launcher.progress import echo
 from mxscale.rundir import directory, status
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
@@ -34,6 +33,7 @@ from mxscale.tracking import uris
 from mxscale.util import file_lock
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError, RunFailed, signal_name
+from mxscale.util.terminal import echo
 
 ORPHANS_S = 120.0  # longest wait for ranks that a killed parent or a lost host left behind
 

@@ -16,10 +16,11 @@ from mxscale.launcher.context import RunContext
 from mxscale.launcher.failure import Failure, Logs
 from mxscale.launcher.heartbeat_monitor import QUIET_S, HeartbeatMonitor
 from mxscale.launcher.processes import Processes
-from mxscale.launcher.progress import Progress, echo
+from mxscale.launcher.progress import Progress
 from mxscale.rundir import guards
 from mxscale.rundir.directory import FINISH
 from mxscale.rundir.plan import Plan
+from mxscale.util.terminal import echo
 
 POLL_S = 0.1
 STRAGGLE_S = 8.0  # between one rank's failure and the end of the others

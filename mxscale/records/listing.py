@@ -11,6 +11,7 @@ from mxscale.rundir.directory import RunDir, runs_of
 from mxscale.rundir.running import ENDED, end_state, is_running
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
+from mxscale.util.terminal import echo
 
 JOBS = RULES["entry"].choices
 FIGURES = {  # heading -> metric, form
@@ -25,11 +26,11 @@ def main(config: Config, settings: Runs) -> None:
     """Print the runs below `runs`, newest first. Raises ConfigError if no run matches."""
     found = select(config.runs, settings)
     if settings.json:
-        print(json.dumps(found))
+        echo(json.dumps(found))
         return
     headings = ["state", "network", "data", "ranks", *FIGURES, "cost", "run directory"]
     right = range(3, 4 + len(FIGURES))
-    print("\n".join(text_table.columns([headings, *map(_cells, found)], right)))
+    echo("\n".join(text_table.columns([headings, *map(_cells, found)], right)))
 
 
 def select(root: str, settings: Runs) -> List[Dict[str, Any]]:

@@ -5,13 +5,13 @@ from typing import List, Optional
 
 from mxscale.config.schema import Config
 from mxscale.config.verb_settings import Report
-from mxscale.launcher.progress import echo
 from mxscale.records import claims as published
 from mxscale.records.recorded import Recorded
 from mxscale.rendering import page
 from mxscale.report import claims, experiment
 from mxscale.tracking import uris
 from mxscale.tracking.history import Store
+from mxscale.util.terminal import echo
 
 
 def main(config: Config, request: Report) -> None:

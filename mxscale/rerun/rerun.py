@@ -13,7 +13,6 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
 from mxscale.launcher.context import Hook, RunContext, Signals
-from mxscale.launcher.progress import echo
 from mxscale.records.recorded import is_setting
 from mxscale.rerun import comparison
 from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
@@ -22,6 +21,7 @@ from mxscale.rundir.price import Price
 from mxscale.rundir.status import SPENT, Status
 from mxscale.tracking import history, payload, sync_state, uris
 from mxscale.util.errors import ConfigError
+from mxscale.util.terminal import echo
 
 # What a rerun needs of the recorded run; each run whose ranks were started has a summary.json
 FILES = ("config.yaml", "environment.json", "price.json", "plan.json", "metrics.jsonl", "status.json", "summary.json")

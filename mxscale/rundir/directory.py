@@ -54,6 +54,7 @@ from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the 
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, short
 from mxscale.util.redaction import redact_address
+from mxscale.util.terminal import echo
 
 METRICS, SYSTEM = "metrics.jsonl", "system.jsonl"
 FINISH = "finish"  # in the file `stop`: the request to take the present step for the last one
@@ -306,7 +307,7 @@ def _is_readable(run: RunDir) -> bool:
         run.status(), run.read("best.json")
         return True
     except ConfigError as error:
-        print(f"skipping a run directory: {error}", file=sys.stderr, flush=True)
+        echo(f"skipping a run directory: {error}", sys.stderr)
         return False
 
 

@@ -9,13 +9,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from mxscale.launcher.progress import echo
 from mxscale.models.model_card import ModelCard
 from mxscale.rendering import canvas, page
 from mxscale.rendering.canvas import COLOURS, Drawn
 from mxscale.serve.classification_metrics import Tally
 from mxscale.serve.predict import TEMPLATES, picture
 from mxscale.util import csv_tables, text_table
+from mxscale.util.terminal import echo
 
 LARGEST_LABELLED = 40  # classes whose names fit beside a confusion matrix
 LARGEST_COUNTED = 15  # classes whose counts fit into its cells

@@ -18,7 +18,6 @@ from onnx import TensorProto, helper, numpy_helper
 from mxscale.config.networks import network
 from mxscale.config.schema import Config
 from mxscale.config.verb_settings import Export
-from mxscale.launcher.progress import echo
 from mxscale.models import model_card
 from mxscale.models.model_card import INPUT, LOGITS, PROBABILITIES, ModelCard
 from mxscale.rundir.directory import RunDir
@@ -28,6 +27,7 @@ from mxscale.serve.trained_models import Exported, Network
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError
 from mxscale.util.regular_files import read_regular
+from mxscale.util.terminal import echo
 
 ONNX = ".onnx"
 MAX_BYTES = 2 << 30  # of an exported file, the limit of ONNX's format

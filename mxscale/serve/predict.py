@@ -15,13 +15,13 @@ from mxscale.config.verb_settings import Predict
 from mxscale.data.images import EXTENSIONS
 from mxscale.data.repack import encode
 from mxscale.data.sources import images_in
-from mxscale.launcher.progress import echo
 from mxscale.rendering import page
 from mxscale.rundir.directory import DONE, FAILURE
 from mxscale.serve import export
 from mxscale.serve.predictor import Predicted, Predictor
 from mxscale.util.atomic_files import replacing
 from mxscale.util.errors import ConfigError
+from mxscale.util.terminal import echo
 
 TEMPLATES = Path(__file__).parent
 SHEET_IMAGES = 2000  # of a page, some 10 kB each

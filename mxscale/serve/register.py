@@ -10,12 +10,12 @@ import numpy as np
 
 from mxscale.config.schema import Config
 from mxscale.config.verb_settings import Register
-from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import RunDir
 from mxscale.serve import export, trained_models
 from mxscale.serve.predict import in_base64
 from mxscale.tracking import models
 from mxscale.util.errors import ConfigError
+from mxscale.util.terminal import echo
 
 CODE = Path(__file__).with_name("served_model.py")
 PACKAGE = CODE.parents[1]

@@ -8,7 +8,6 @@ from typing import Callable, Dict, NamedTuple, Optional, Sequence
 from mxscale.config.schema import Tracking
 from mxscale.cost import prices
 from mxscale.environment import description
-from mxscale.launcher.progress import echo
 from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
 from mxscale.rundir.status import Status, Summary
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory, TrialRecord
@@ -17,6 +16,7 @@ from mxscale.tracking.sync_state import view_hint
 from mxscale.util import csv_tables, text_table
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
+from mxscale.util.terminal import echo
 
 TOP1, WALL, RATE = "best/val_top1", "time/wall_s", "throughput/median"
 COSTS = ("cost/total_usd", "cost/total_eur")

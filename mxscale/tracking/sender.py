@@ -13,7 +13,6 @@ cannot be withdrawn and a later synchronisation must give the same record. Of se
 the latest time is the last attempt's. MLflow shows that one if the step is the last of a metric.
 """
 
-import contextlib
 import shlex
 import sys
 from pathlib import Path
@@ -28,7 +27,8 @@ from mxscale.tracking.payload import CostAt, no_cost
 from mxscale.tracking.store import exclusive, exists, import_mlflow, open_store
 from mxscale.tracking.sync_state import Sent
 from mxscale.util.file_lock import locked
-from mxscale.util.redaction import redact, redact_address, shown
+from mxscale.util.redaction import redact, redact_address
+from mxscale.util.terminal import echo
 
 # MLflow's page then shows runs and charts first, not traces of language models
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
@@ -97,7 +97,7 @@ class Sender:
         """Return the record of a new MLflow run, or of one that was created, but not recorded."""
         sent, before = Sent(identity, redact_address(self.uri), self.tracking.experiment), sync_state.recorded(self.run)
         if before and before.run_id and before.uri != sent.uri:
-            report(f"tracking: {self.run} was in {before.uri}, which is not updated any more")
+            echo(f"tracking: {self.run} was in {before.uri}, which is not updated any more", sys.stderr)
         sync_state.save(self.run, sent)  # its id is on disk before the run is created
         sent.experiment_id = self._experiment()
         created = self.client.search_runs([sent.experiment_id], f"tags.`mxscale.run` = '{identity}'")
@@ -206,9 +206,3 @@ class Sender:
 
 def _parts(items: list, size: int):
     return [items[start : start + size] for start in range(0, len(items), size)]
-
-
-def report(line: str) -> None:
-    """Print a line for the user. Not by logging: Hydra's settings of the verbs silence all loggers."""
-    with contextlib.suppress(OSError):  # a closed terminal
-        print(shown(line), file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ slow or unreachable server delays no training. `sync` sends what the thread coul
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from typing import Callable, Optional
@@ -16,11 +17,12 @@ from mxscale.rundir.directory import DONE, FAILURE, RunDir
 from mxscale.rundir.running import end_state, is_running
 from mxscale.tracking import payload
 from mxscale.tracking.payload import CostAt, no_cost
-from mxscale.tracking.sender import Sender, report
+from mxscale.tracking.sender import Sender
 from mxscale.tracking.store import why
 from mxscale.tracking.sync_state import view_hint
 from mxscale.tracking.uris import store_uri
 from mxscale.util.redaction import redact_address
+from mxscale.util.terminal import echo
 
 POLL_S = 5.0  # between two reads of metrics.jsonl; one with new lines takes 30 ms of a core
 RETRY_S = 1.0
@@ -74,11 +76,11 @@ class Mirror:
         while not self._closing.is_set():
             failures = 0 if self._try() else failures + 1
             if failures == 2:  # reported once, after the retry
-                report(f"tracking: {redact_address(self.uri)}: {self.reason}; training continues")
+                echo(f"tracking: {redact_address(self.uri)}: {self.reason}; training continues", sys.stderr)
             self._closing.wait(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1] if failures else POLL_S)
         problem = learning_curves.save(self.run)
         if problem:
-            report(f"tracking: {problem}")
+            echo(f"tracking: {problem}", sys.stderr)
         for _ in range(2):
             self._sent_all = self._try(end_state(self.run))
             if self._sent_all or self._abandoned.wait(RETRY_S):
@@ -121,12 +123,12 @@ def sync(run: RunDir, uri: Optional[str] = None, cost_at: CostAt = no_cost) -> i
     running = is_running(run)
     end = None if running else end_state(run)
     if not running and not (run.path / learning_curves.FILE).is_file() and (problem := learning_curves.save(run)):
-        print(f"tracking: {problem}")
+        echo(f"tracking: {problem}")
     try:
         lines = sender.send(end, wait=True)
     except Exception as error:
-        print(sender.unsent(why(error)))
+        echo(sender.unsent(why(error)))
         return FAILURE
     state = "the run is still running: " if running else ""
-    print(f"tracking: {state}{lines} lines sent, {sender.sent().lines_sent} in all; {view_hint(run, sender.sent())}")
+    echo(f"tracking: {state}{lines} lines sent, {sender.sent().lines_sent} in all; {view_hint(run, sender.sent())}")
     return DONE

@@ -20,6 +20,7 @@ from mxscale.config.schema import RULES, Config, rules_of, to_dict
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.status import Status
 from mxscale.util.errors import ConfigError
+from mxscale.util.terminal import echo
 
 
 def output_of(capsys, *argv):
@@ -60,7 +61,7 @@ def test_output_that_cannot_be_written_is_one_line_and_fails(monkeypatch, capsys
 
 def test_runs_go_on_without_their_terminal(monkeypatch, capsys):
     def execute(*_):
-        print("step 1", flush=True)
+        echo("step 1")
         return Status("FINISHED", exit=0)
 
     monkeypatch.setattr(main.job, "execute", execute)

@@ -10,10 +10,10 @@ from tracked_runs import end, make_run
 from mxscale.cli import job, main
 from mxscale.cli.explain import refuse
 from mxscale.config.schema import Tracking
-from mxscale.launcher.progress import echo
 from mxscale.models import downloads
 from mxscale.tracking import sender, tracker, uris
 from mxscale.util.redaction import redact, redact_address, shown
+from mxscale.util.terminal import echo
 
 SECRET = "Hunter2Xyz"
 HTTP = [
