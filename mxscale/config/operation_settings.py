@@ -41,8 +41,9 @@ class Machine:
     currency: str = setting("usd", "owned: currency of purchase and per_kwh", choices=("usd", "eur"))
     years: Optional[float] = setting(None, "owned: years of use", unit="years", low=0.001)
     utilisation: float = setting(1.0, "owned: share of all hours in use", low=0.001, high=1)
-    watts: Optional[float] = setting(None, "owned: power draw of one node in use, cooling included", unit="W", low=0)
+    watts: Optional[float] = setting(None, "power draw of one node in use, cooling included", unit="W", low=0)
     per_kwh: Optional[float] = setting(None, "owned: price of a kilowatt-hour in machine.currency", low=0)
+    gco2_per_kwh: Optional[float] = setting(None, "CO2 of a kilowatt-hour", unit="g/kWh", above=0)
     prices: Optional[str] = setting(None, "price table read in addition to the package's; null: RUNS/prices.csv")
 
 

@@ -18,6 +18,7 @@ UNSIGNED = (
     "claims",
     "budget",
     "machine.prices",
+    "machine.gco2_per_kwh",
     "model.input",
     "launch.setup_minutes",
     "launch.start_timeout_s",

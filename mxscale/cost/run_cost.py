@@ -56,15 +56,19 @@ def last_seen_ms(run: RunDir, attempt: Attempt) -> int:
     return max(times, default=attempt.started_ms)
 
 
+def used(run: RunDir, attempt: int, until_ms: float) -> List[Usage]:
+    """Return the machines of all attempts up to the time `until_ms` in `attempt`."""
+    return usage(run.attempts, _price(run), attempt, until_ms)
+
+
 def wall_s(run: RunDir, attempt: int, until_ms: float) -> float:
     """Return the seconds of all attempts up to the time `until_ms` in `attempt`."""
-    return sum(used.seconds for used in usage(run.attempts, _price(run), attempt, until_ms))
+    return sum(each.seconds for each in used(run, attempt, until_ms))
 
 
 def total(run: RunDir, attempt: int, until_ms: float) -> dict:
     """Return {"usd", "eur"} of all attempts up to the time `until_ms` in `attempt`; {} if the price is unknown."""
-    price = _price(run)
-    return prices.bill(price, usage(run.attempts, price, attempt, until_ms)) or {}
+    return prices.bill(_price(run), used(run, attempt, until_ms)) or {}
 
 
 def _price(run: RunDir) -> Price:

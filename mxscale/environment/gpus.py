@@ -63,6 +63,7 @@ class Gpus:
 
     def __init__(self):
         self._handles: List[ctypes.c_void_p] = []
+        self._millijoules: Dict[int, int] = {}  # by GPU, at the last call of joules()
         try:
             self._library = ctypes.CDLL("libnvidia-ml.so.1")
             if self._library.nvmlInit_v2():
@@ -82,6 +83,17 @@ class Gpus:
         for number, handle in enumerate(self._handles):
             figures.update({f"gpu_{number}_{name}": value for name, value in self._figures(handle).items()})
         return figures
+
+    def joules(self, seconds: float) -> Optional[float]:
+        """Return the energy since the last call, `seconds` ago; None without GPUs, or if that of one is unknown."""
+        counter, power, used = ctypes.c_ulonglong(), ctypes.c_uint(), []
+        for number, handle in enumerate(self._handles):
+            if self._ask("nvmlDeviceGetTotalEnergyConsumption", handle, counter):
+                before, self._millijoules[number] = self._millijoules.get(number, counter.value), counter.value
+                used.append(max(0, counter.value - before))  # a driver that is loaded again counts from 0
+            elif self._ask("nvmlDeviceGetPowerUsage", handle, power):  # before Volta there was no counter
+                used.append(seconds * power.value)
+        return sum(used) / 1000 if used and len(used) == len(self._handles) else None
 
     def _figures(self, handle: ctypes.c_void_p) -> Dict[str, float]:
         memory, use, power, limit = Memory(), Utilisation(), ctypes.c_uint(), ctypes.c_uint()

@@ -13,6 +13,7 @@ from typing import Dict, Optional, Tuple
 import psutil
 
 from mxscale.environment import container_limits
+from mxscale.environment.energy import Energy
 from mxscale.environment.gpus import Gpus
 from mxscale.environment.other_programs import OtherPrograms
 from mxscale.rundir import metrics_file
@@ -21,7 +22,7 @@ from mxscale.util.background import background_thread
 
 EVERY_S = 10.0
 FIRST_S = 1.0  # before the first sample; the time doubles up to EVERY_S, so that short runs have some
-OTHERS = "other_programs_percentage"
+OTHERS, CPU = "other_programs_percentage", "cpu_utilization_percentage"
 WAIT_S = 2.0  # for the last sample: a hanging driver must not delay the end
 
 
@@ -32,12 +33,15 @@ def sampled(run: RunDir, attempt: int):
     """
 
     def sample(ended: threading.Event) -> None:
-        usage, wait_s = Usage(run.path), FIRST_S
+        usage, wait_s, last = Usage(run.path), FIRST_S, False
         with suppress(OSError), metrics_file.appended(run.path / SYSTEM) as file:
             step = _last(run)
-            while not ended.wait(wait_s):
-                step, wait_s = step + 1, min(EVERY_S, 2 * wait_s)
-                file.write(metrics_file.entry(attempt, step, time.time(), usage.sample()))
+            while not last:
+                last = ended.wait(wait_s)
+                step, wait_s, metrics = step + 1, min(EVERY_S, 2 * wait_s), usage.sample()
+                if last:  # the others are rates, for which the time may be too short
+                    metrics = {name: value for name, value in metrics.items() if name.startswith("system/energy_")}
+                file.write(metrics_file.entry(attempt, step, time.time(), metrics))
                 file.flush()
 
     return background_thread(sample, "system metrics", WAIT_S)
@@ -51,20 +55,20 @@ def _last(run: RunDir) -> int:
 class Usage:
     """Samples the machine, within the limits of a container.
 
-    Utilisation is that since the last call, network traffic that since the start.
+    Utilisation and energy are those since the last call, network traffic that since the start.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder  # whose disk is sampled
         self._gpus, self._network, self._others = Gpus(), psutil.net_io_counters(), OtherPrograms()
-        self._cpu = self._cpu_use()
+        self._energy, self._cpu = Energy(self._gpus), self._cpu_use()
         psutil.cpu_percent(percpu=True)
 
     def sample(self) -> Dict[str, float]:
         """Return metric -> value; what is unknown is omitted."""
         metrics = {}
         parts = (self._processor, lambda: {OTHERS: self._others.share()}, self._memory, self._disk, self._traffic,
-                 self._gpus.sample)  # fmt: skip
+                 self._gpus.sample, lambda: self._energy.sample(metrics.get(CPU)))  # fmt: skip
         for part in parts:
             with suppress(OSError, ValueError, IndexError, psutil.Error):
                 metrics.update(part())
@@ -75,9 +79,9 @@ class Usage:
         self._cpu = self._cpu_use()
         if before and self._cpu:
             quota, used_s, at = self._cpu
-            return {"cpu_utilization_percentage": 100 * (used_s - before[1]) / (at - before[2]) / quota}
+            return {CPU: 100 * (used_s - before[1]) / (at - before[2]) / quota}
         shares = [by_core[core] for core in os.sched_getaffinity(0)]
-        return {"cpu_utilization_percentage": sum(shares) / len(shares)}
+        return {CPU: sum(shares) / len(shares)}
 
     @staticmethod
     def _cpu_use() -> Optional[Tuple[float, float, float]]:

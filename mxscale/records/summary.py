@@ -7,7 +7,7 @@ from typing import Dict, Mapping, Optional
 from mxscale.cost import prices, run_cost
 from mxscale.environment import system_metrics
 from mxscale.environment.other_programs import remark
-from mxscale.records import earlier_runs
+from mxscale.records import earlier_runs, energy
 from mxscale.rundir.directory import RERUN, SYSTEM, RunDir
 from mxscale.rundir.price import Price
 from mxscale.rundir.status import FINISHED, Summary
@@ -40,12 +40,14 @@ def summarise(run: RunDir, attempt: int) -> Summary:
     metrics["time/wall_s"] = run_cost.wall_s(run, attempt, ended)
     metrics.update({f"cost/total_{currency}": value for currency, value in run_cost.total(run, attempt, ended).items()})
     metrics.update(_to_target(run, history))
+    of_energy, energy_source = energy.figures(run, attempt, ended)
+    metrics.update(of_energy)
     plan = run.plan()
     if plan.skipped:
         metrics["data/skipped"] = plan.skipped
     efficiency, baseline = earlier_runs.efficiency(run, plan, metrics.get("throughput/median"))
     metrics.update(efficiency)
-    return Summary(metrics, attempt, baseline and str(baseline))
+    return Summary(metrics, attempt, baseline and str(baseline), energy_source)
 
 
 def _to_target(run: RunDir, history) -> dict:
@@ -97,6 +99,8 @@ def table(run: RunDir, view: Optional[str] = None) -> str:
         ("billed", prices.billed(price, figures.get("time/wall_s", 0.0), _amounts(figures, "cost/total_{}"))),
         ("cost", cost(figures, "cost/total_{}") or f"unknown: {price.why or 'no price'}"),
         ("cost to target", _to(figures)),
+        ("energy", shown(figures, "energy/kwh", f"{{:.4g}} kWh ({summary.energy_source})")),
+        ("CO2", shown(figures, "co2/kg", "{:.4g} kg")),
         ("skipped images", str(skipped) if skipped else None),
         ("run directory", str(run)),
         ("view", view),

@@ -25,6 +25,8 @@ COLUMNS = (
     Column("time", "time/wall_s", "{:,.1f} s".format),
     Column("USD", "cost/total_usd", prices.amount),
     Column("EUR", "cost/total_eur", prices.amount),
+    Column("kWh", "energy/kwh", "{:.4g}".format),
+    Column("kg CO2", "co2/kg", "{:.4g}".format),
     Column("to target", "time/to_target_s", "{:,.1f} s".format),
     Column("USD to target", "cost/usd_to_target", prices.amount),
     Column("EUR to target", "cost/eur_to_target", prices.amount),

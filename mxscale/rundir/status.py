@@ -62,4 +62,5 @@ class Summary:
     metrics: Dict[str, Optional[float]] = field(default_factory=dict)
     attempt: Optional[int] = None
     baseline: Optional[str] = None  # directory of the run that the scaling efficiency refers to
+    energy_source: Optional[str] = None
     cells: Optional[Dict[str, Any]] = None  # of a sweep

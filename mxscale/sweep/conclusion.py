@@ -156,12 +156,12 @@ def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
         planned: The number of trials that the sweep defines.
         more: Further (label, text) lines.
     """
-    titles = ("", "trial", "state", "val top-1", "images/s", "wall", "cost")
+    titles = ("", "trial", "state", "val top-1", "images/s", "wall", "cost", "energy")
     lines = [titles]
     for row in rows:
         lines.append((f"{row.trial.number}", row.trial.name, row.state, number(row.metrics.get(TOP1), "{:.2f} %"),
                       number(row.metrics.get(RATE), "{:,.0f}"), number(row.metrics.get(WALL), "{:.1f} s"),
-                      row.price_tag))  # fmt: skip
+                      row.price_tag, number(row.metrics.get("energy/kwh"), "{:.4g} kWh")))  # fmt: skip
     used = [column for column in range(len(titles)) if column < 3 or any(line[column] for line in lines[1:])]
     cells = [[line[column] for column in used] for line in lines]
     text = text_table.columns(cells, range(3, len(used)), indent="  ")

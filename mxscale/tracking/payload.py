@@ -83,7 +83,8 @@ def tags(run: RunDir, run_id: Optional[str] = None) -> Dict[str, str]:
     values["mlflow.source.name"] = f"{run.config().entry}.py"
     values["mlflow.source.type"] = "LOCAL"
     values["mlflow.source.git.commit"] = values.get("git.commit")
-    values["scaling.baseline"] = (run.summary() or Summary()).baseline
+    summary = run.summary() or Summary()
+    values.update({"scaling.baseline": summary.baseline, "energy.source": summary.energy_source})
     values.update(_relations(run))
     if note := description(run, run_id):  # a sweep has written its own
         values["mlflow.note.content"] = note

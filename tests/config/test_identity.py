@@ -38,7 +38,7 @@ def test_the_signature_is_that_of_earlier_versions():
         {"launch": {"stop_grace_s": 5}},
         {"data": {"root": "/x", "cache": "/y"}},
         {"model": {"pretrained": "/z"}},
-        {"budget": {"max_usd": 3.0}, "machine": {"prices": "x.csv"}},
+        {"budget": {"max_usd": 3.0}, "machine": {"prices": "x.csv", "gco2_per_kwh": 380.0}},
     ],
 )
 def test_the_signature_ignores_paths_and_records(values):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def trained(shared_cli):
-    priced = ["machine.usd_per_hour=3.6", "claims=[finetune-cost]"]
+    priced = ["machine.usd_per_hour=3.6", "machine.watts=120", "machine.gco2_per_kwh=380", "claims=[finetune-cost]"]
     return shared_cli("train", "launch.ranks=2", "epochs=12", "tracking=mlflow", *priced)
 
 
@@ -66,6 +66,13 @@ def test_cost_is_wall_time_times_price(trained):
     assert metrics["cost/total_usd"] == pytest.approx(max(60, metrics["time/wall_s"]) / 1000, rel=0.2)
 
 
+def test_energy_is_wall_time_times_watts_without_rapl(trained):
+    summary = trained.run.read("summary.json")
+    if summary["energy_source"] == "machine.watts":
+        assert summary["metrics"]["energy/kwh"] == pytest.approx(120 * summary["metrics"]["time/wall_s"] / 3.6e6)
+    assert summary["metrics"]["co2/kg"] == pytest.approx(0.38 * summary["metrics"]["energy/kwh"])
+
+
 def test_mlflow_has_metrics_params_and_tags(trained):
     from mlflow.tracking import MlflowClient
 
@@ -75,8 +82,17 @@ def test_mlflow_has_metrics_params_and_tags(trained):
     assert recorded.data.params["batch/global"] == "24"
     assert recorded.data.params["optimizer.name"] == "nag"
     assert recorded.data.metrics["test/top1"] == pytest.approx(last(trained.run, "test/top1"))
-    assert recorded.data.metrics["cost/total_usd"] > 0
-    wanted = {"git.commit", "mxnet.features", "versions", "machine", "signature", "data.digest", "build"}
+    assert recorded.data.metrics["cost/total_usd"] > 0 and recorded.data.metrics["energy/kwh"] > 0
+    wanted = {
+        "git.commit",
+        "mxnet.features",
+        "versions",
+        "machine",
+        "signature",
+        "data.digest",
+        "build",
+        "energy.source",
+    }
     assert wanted <= set(recorded.data.tags)
     assert recorded.data.tags["claims"] == "finetune-cost"
     expected = [line["metrics"]["val/top1"] for line in trained.run.history() if "val/top1" in line["metrics"]]
