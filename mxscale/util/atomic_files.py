@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import os
-from typing import Iterator
+from typing import Callable, Iterator
 
 from mxscale.util.regular_files import open_regular
 
@@ -42,10 +42,14 @@ def write_text(path, text: str) -> None:
         file.write(text)
 
 
-def digest_of(path, algorithm: str = "sha256") -> str:
-    """Return the digest of a file in hex. It is read in blocks, because it may exceed the memory. Raises OSError."""
-    digest = hashlib.new(algorithm)
+def digest_of(path, seen: Callable[[int], None] = lambda count: None) -> str:
+    """Return the SHA-256 of a file in hex. It is read in blocks, because it may exceed the memory. Raises OSError.
+
+    `seen` is called with the number of bytes of each block.
+    """
+    digest = hashlib.sha256()
     with open_regular(path) as file:
         while block := file.read(1 << 20):
             digest.update(block)
+            seen(len(block))
     return digest.hexdigest()

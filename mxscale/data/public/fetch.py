@@ -5,14 +5,13 @@ trusted, and its SHA-256 is recorded beside it in NAME.sha256, in sha256sum's fo
 """
 
 import contextlib
-import hashlib
 import os
 import re
 from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.data.workers import Progress
 from mxscale.util import file_lock
-from mxscale.util.atomic_files import sync, write_text
+from mxscale.util.atomic_files import digest_of, sync, write_text
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import READ, excerpt
 from mxscale.util.regular_files import open_regular
@@ -98,12 +97,8 @@ def trusted(file: File, place: Place) -> Optional[str]:
 
 def sha256_of(path: str) -> str:
     """Return the SHA-256 of a file, which may take minutes. Raises OSError."""
-    digest, size = hashlib.sha256(), os.path.getsize(path)
-    with open_regular(path) as file, Progress(f"checking {os.path.basename(path)}", size, "B") as bar:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-            bar.add(len(chunk))
-    return digest.hexdigest()
+    with Progress(f"checking {os.path.basename(path)}", os.path.getsize(path), "B") as bar:
+        return digest_of(path, bar.add)
 
 
 def _fetch_all(files: Sequence[File], place: Place) -> None:
