@@ -59,13 +59,11 @@ def _lines(file, kind: str) -> List[Tuple[int, List[str]]]:
         lines = ((number, line.strip()) for number, line in enumerate(file, 1))
         # After tabs more may follow the label: in Tiny ImageNet a box
         split = ((number, text.split("\t")[:2] if "\t" in text else text.rsplit(None, 1)) for number, text in lines)
-    elif kind == ".csv":
+    else:
         first = file.readline()
         file.seek(0)
         reader = csv.reader(file, delimiter=max(",;\t", key=first.count), strict=True)
         split = ((reader.line_num, cells) for cells in reader)
-    else:
-        split = ((number, line.rstrip("\r\n").split("\t")) for number, line in enumerate(file, 1))
     stripped = ((number, [cell.strip() for cell in cells]) for number, cells in split)
     lines = [(number, cells) for number, cells in stripped if any(cells)]
     if any("\0" in cell for _, cells in lines for cell in cells):

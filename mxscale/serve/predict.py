@@ -52,8 +52,6 @@ def main(config: Config, request: Predict) -> int:
 
 def images_of(path: str) -> List[str]:
     """Return a file, or the images in a folder and those below it, by the rules of an image set. Raises ConfigError."""
-    if path.endswith(".npy"):
-        raise ConfigError(f"{path}: arrays are no longer read: write images, or use the network of mxscale export")
     if not os.path.exists(path):
         raise ConfigError(f"{path}: no such file or folder")
     if not os.path.isdir(path):

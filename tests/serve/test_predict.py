@@ -171,7 +171,6 @@ def test_classes_of_no_weight_are_not_listed():
         (["{0}/net.onnx", "{0}/empty"], "no images there"),
         (["{0}/net.onnx", "{0}/in", "top=0"], "top=0: expected at least 1"),
         (["{0}/net.onnx", "{0}/in", "output=x.txt"], "output=x.txt: expected a name that ends in .csv"),
-        (["{0}/net.onnx", "x.npy"], "x.npy: arrays are no longer read: write images, or use the network of"),
         (["{0}/net.onnx", "{0}/in", "sheet=x.pdf"], "sheet=x.pdf: expected a name that ends in .html"),
         (["{0}/net.onnx", "{0}/in", "threads=2"], "threads was removed: predict and evaluate use the cores of their"),
         (["{0}/net.onnx", "{0}/in", "output={0}/no/x.csv"], "x.csv: cannot be written"),
