@@ -36,16 +36,15 @@ def measure(
         request: A resolved one, see `resolved`.
         watched: Returns the numbers of images of the batches that it receives; raises to end a measurement.
     """
-    splits = {what: manifest.split_of(packed, name) for what, name in ((TRAINING, "train"), (VALIDATION, "val"))}
-    works = [(what, reader, split) for reader in request.readers for what, split in splits.items() if split.count]
-    for what, reader, split in works:
+    splits = ((what, manifest.split_of(packed, name)) for what, name in ((TRAINING, "train"), (VALIDATION, "val")))
+    used = [(what, split) for what, split in splits if split.count]
+    for reader, (what, split), threads in itertools.product(request.readers, used, request.threads):
         data = replace(config.data, reader=reader)
-        for threads in request.threads:
-            counts = watched(read(split, data, what, config.batch.per_device, threads))
-            next(counts)  # warm-up: the file cache, the threads
-            measured = rates(counts, request.seconds)
-            row = {"reader": reader, "what": what, "threads": threads}
-            yield {**row, "images_per_s": spread(measured), "ms_per_image": 1000 / statistics.median(measured)}
+        counts = watched(read(split, data, what, config.batch.per_device, threads))
+        next(counts)  # warm-up: the file cache, the threads
+        measured = rates(counts, request.seconds)
+        row = {"reader": reader, "what": what, "threads": threads}
+        yield {**row, "images_per_s": spread(measured), "ms_per_image": 1000 / statistics.median(measured)}
 
 
 def read(split: Split, data: Data, what: str, batch: int, threads: int) -> Iterator[int]:

@@ -87,13 +87,11 @@ class Rates(Measurement):
         content = {"data": data.kind, "digest": self.packed["digest"], "image_size": data.image_size,
                    "batch": self.config.batch.per_device, "settings": asdict(self.settings),
                    "rates": self.rows}  # fmt: skip
-        lines = [recording.line(row["threads"], row["time_ms"], metrics(name_of(row), row)) for row in self.rows]
+        lines = [
+            recording.line(row["threads"], row["time_ms"], metrics(f"{RATE}/{row['reader']}/{row['what']}", row))
+            for row in self.rows
+        ]
         return Result(content, headline(self.rows, data.reader), lines)
-
-
-def name_of(row: Dict) -> str:
-    """Return the metric of a rate, such as io/images_per_s/turbojpeg/training."""
-    return f"{RATE}/{row['reader']}/{row['what']}"
 
 
 def metrics(name: str, row: Dict) -> Dict[str, float]:

@@ -60,7 +60,6 @@ FIELDS: Dict[str, Any] = {
         "dir": Optional[str],
         "uri": Optional[str],
         "experiment": Optional[str],
-        "earlier": Optional[Tuple[Dict[str, Any], ...]],
     },
 }
 
