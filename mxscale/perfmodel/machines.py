@@ -30,7 +30,9 @@ class Machine:
     eur_per_hour: float = float("nan")
     gpu: Optional[str] = None  # None: no GPU, or an unknown one
     rdma: bool = False  # between nodes
-    links: str = ""  # described, as is the price
+    watts: float = float("nan")  # power draw in use
+    links: str = ""  # described, as are power and price
+    power: str = ""
     price: str = ""
 
 
@@ -72,7 +74,18 @@ def node(
     money = [math.nan if value is None else value for value in map(price.per_hour, ("usd", "eur"))]
     of_devices = f"{devices} x {gpu or 'device'}, {inside}, " if gpu or devices > 1 else ""
     wires = f"{name}: {of_devices}{between}"
-    return Machine(name, devices, ring, kvstore, nic, servers, *money, gpu, rdma, wires, prices.describe(price))
+    watts, power = _power(settings.watts, devices, gpu)
+    return Machine(name, devices, ring, kvstore, nic, servers, *money, gpu, rdma, watts, wires, f"{name}: {power}",
+                   prices.describe(price))  # fmt: skip
+
+
+def _power(watts: Optional[float], devices: int, gpu: Optional[str]) -> Tuple[float, str]:
+    """Return the power draw of a node in W: as given, else the TDP of its GPUs; NaN: unknown. And a description."""
+    if watts:
+        return watts, f"{watts:g} W (machine.watts)"
+    tdp = (hardware.device(gpu or "") or {}).get("tdp", math.nan)
+    known = f"{devices} x {tdp:g} W, the TDP of its GPUs, without the rest of the machine"
+    return devices * tdp, "unknown; give machine.watts" if math.isnan(tdp) else known
 
 
 def inside_node(gpu: Optional[str], devices: int) -> Tuple[Link, Link, str]:

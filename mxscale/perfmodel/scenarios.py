@@ -126,8 +126,9 @@ def evaluate(grid: Grid, task: Task) -> Tuple[Plans, Dict[str, int]]:
 
     Returns:
         The columns of all valid plans, and the number of invalid combinations by reason. Columns added to the grid's:
-        devices, images_per_s, efficiency (against the rate of one device times their number), epochs, hours, usd, eur
-        (NaN: unknown), bound, and seconds of a step: step_s, compute_s, exchange_s, exposed_s, stragglers_s, input_s.
+        devices, images_per_s, efficiency (against the rate of one device times their number), epochs, hours, kwh (of
+        the workers), usd, eur (NaN: unknown), bound, and seconds of a step: step_s, compute_s, exchange_s, exposed_s,
+        stragglers_s, input_s.
     """
     plans, refused = combine(grid)
     rates = np.array([task.rates[key] for key in _listed(plans, "instance", "batch", "precision")])
@@ -140,6 +141,8 @@ def evaluate(grid: Grid, task: Task) -> Tuple[Plans, Dict[str, int]]:
     # All images count. A run drops the last partial batch, which would make plans with large batches look cheap
     seconds = task.images * plans["epochs"] / plans["images_per_s"] + task.setup_s
     plans["hours"] = seconds / 3600
+    watts = np.array([machine.watts for machine in grid.machine])[plans["machine"]]
+    plans["kwh"] = plans["hours"] * plans["nodes"] * watts / 1000
     billed = np.array([prices.billed_hours(one, task.billing, task.minimum_s) for one in seconds.tolist()])
     for currency in ("usd_per_hour", "eur_per_hour"):
         plans[currency[:3]] = billed * _per_hour(plans, grid, task, currency)

@@ -18,7 +18,6 @@ from mxscale.config.verb_settings import Plan
 from mxscale.cost.run_cost import pricing
 from mxscale.data.class_names import class_names
 from mxscale.data.survey import survey
-from mxscale.launcher.progress import echo
 from mxscale.perfmodel import calibration, convergence, hardware, layers, machines, rates, scenarios
 from mxscale.perfmodel.convergence import Convergence
 from mxscale.perfmodel.step_time import Link
@@ -26,6 +25,7 @@ from mxscale.planner import choice, table, task
 from mxscale.planner.choice import Limits
 from mxscale.planner.task import UNUSED
 from mxscale.util.errors import ConfigError
+from mxscale.util.terminal import echo
 
 
 def main(config: Config, settings: Plan, as_json: bool, typed: Sequence[str]) -> None:
@@ -116,6 +116,7 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
         "error": "; ".join(filter(None, [error, *_scaling_errors(nodes, swept["nodes"])])),
         "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [links_source])]),
         "input": f"{fed:,.0f} images/s per node (given)" if fed else "not modelled (plan.input_images_per_s)",
+        "energy": "; ".join(dict.fromkeys(node.power for node in nodes)),
         "price": "; ".join(dict.fromkeys(node.price for node in nodes)),
         "servers": f"{server.links}; {server.price}" if server else None,
     }

@@ -24,6 +24,7 @@ COLUMNS: Dict[str, Tuple[str, Callable, bool]] = {
     "efficiency": ("efficiency", "{:.1%}".format, True),
     "epochs": ("epochs", "{:.3g}".format, True),
     "hours": ("hours", lambda hours: f"{hours:.2g}" if hours < 0.1 else f"{hours:,.{2 if hours < 10 else 1}f}", True),
+    "kwh": ("kWh", lambda energy: f"{energy:,.{2 if energy < 10 else 0}f}", True),
     "usd": ("USD", lambda money: f"{money:,.2f}", True),
     "eur": ("EUR", lambda money: f"{money:,.2f}", True),
     "bound": ("bound by", str, False),

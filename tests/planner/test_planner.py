@@ -62,6 +62,20 @@ def test_a_gpu_of_ones_own_has_its_published_rate_and_links(tmp_path, capsys):
     contains(error_of(plan, tmp_path, *own, "plan.gpu=V10O"), "plan.gpu=V10O", "plan.gpu=V100")
 
 
+def test_energy_is_by_the_power_of_the_machines(tmp_path, capsys):
+    def planned(*settings):
+        plan(tmp_path, "plan.nodes=2", "plan.epochs=90", "json=true", *settings)
+        printed = json.loads(capsys.readouterr().out)
+        return printed["plans"][0], printed["known"]["energy"]
+
+    row, power = planned(P3)
+    assert row["kwh"] == pytest.approx(row["hours"] * 2 * 8 * 0.3) and "8 x 300 W, the TDP of its GPUs" in power
+    row, power = planned(P3, "machine.watts=4500")
+    assert row["kwh"] == pytest.approx(row["hours"] * 2 * 4.5) and "4500 W (machine.watts)" in power
+    row, power = planned(*OWN)
+    assert row["kwh"] is None and "unknown" in power
+
+
 def test_json_is_one_object(tmp_path, capsys):
     plan(tmp_path, P3, "plan.nodes=2", "json=true", "plan.images=5000", "epochs=2")
     (line,) = capsys.readouterr().out.splitlines()
