@@ -15,7 +15,6 @@ NOISE = re.compile(
 # How Python's faulthandler begins its report; horovodrun reports exit status 255 for each of them
 SIGNALS = {"Segmentation fault": signal.SIGSEGV, "Floating": signal.SIGFPE, "Aborted": signal.SIGABRT,
            "Bus error": signal.SIGBUS, "Illegal instruction": signal.SIGILL}  # fmt: skip
-CRASHED = re.compile(r"^Current thread 0x([0-9a-f]{16})", re.MULTILINE)
 FATAL = re.compile(f"^Fatal Python error: ({'|'.join(SIGNALS)})", re.MULTILINE)
 
 
@@ -52,12 +51,3 @@ class Logs:
         """Return the signal that ended the process by its own report; None without one."""
         match = FATAL.search(self.text(name))
         return SIGNALS[match[1]] if match else None
-
-    def crashed_image(self, name: str) -> Optional[str]:
-        """Return the image that the crashed thread of a rank was decoding (data/reader/crash_report.py), if any."""
-        thread = CRASHED.search(self.text(name))
-        path = self.folder / f"{name}.images"
-        if not thread or not path.is_file():
-            return None
-        lines = (line.partition(" ") for line in path.read_text(errors="replace").splitlines())
-        return next((image.strip() for ident, _, image in lines if ident == thread[1]), None)

@@ -36,7 +36,7 @@ def end_attempt(attempt: setup.Attempt, watched: Watched) -> Tuple[Status, Optio
             failure = host_failure(watched.lost_hosts, placed.hosts_of_ranks(comm), ranks)
         elif failure.retryable:
             failure = failure if gone else with_launcher_reason(failure, attempt.logs)
-            failure = with_image(with_communicator_reason(failure, attempt.logs), attempt.logs)
+            failure = with_communicator_reason(failure, attempt.logs)
         merged = replace(merged, error=failure.error)
     now = int(time.time() * 1000)
     recorded = run.status().with_attempt(ended_ms=now, error=merged.error)
@@ -165,9 +165,3 @@ def restart_message(failure: Failure, number: int, context: RunContext, left: Se
     if launch.ranks == "auto" or ranks_that_fit(launch.ranks, left):
         return f"{text}\nwithout {lost}: the ranks on {remaining} take over its data shards; the global batch stays"
     return f"{text}\nwithout {lost}: all {launch.ranks} ranks run on {remaining}"
-
-
-def with_image(failure: Failure, logs: Logs) -> Failure:
-    """Return the failure; if a rank crashed while it decoded an image, with that image."""
-    image = logs.crashed_image(failure.of[0]) if failure.of else None
-    return failure._replace(error=f"{failure.error}; it was decoding {image}") if image else failure

@@ -163,7 +163,7 @@ def begin_attempt(context: RunContext) -> RunContext:
     attempt = len(earlier) + 1
     run.begin_alive(attempt)
     wait_for_orphans(run, context.signals)  # before their status files are removed
-    rank_files = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive"), *run.path.glob("ranks/*.images")]
+    rank_files = [*run.path.glob("ranks/*.json"), *run.path.glob("ranks/*.alive")]
     for stale in [run.stop_file, run.path / "refused.json", *rank_files]:
         stale.unlink(missing_ok=True)
     started_ms = round(resources.started * 1000)

@@ -17,7 +17,6 @@ import os
 import time
 import traceback
 
-from mxscale.data.reader import crash_report
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.heartbeat import Heartbeat, end_with_parent, rank_from_environment
 from mxscale.distributed.peer_loss import follows_from_lost_peer
@@ -44,9 +43,7 @@ def main(run_path: str, attempt: int) -> int:
     heartbeat = Heartbeat(run, rank_from_environment(), attempt)
     config, plan = run.config(), run.plan()
     comm = open_communicator(config.comm, plan.sizes.ranks)
-    ranks = run.path / "ranks"
-    redirect_output(ranks / f"{comm.rank}.log")
-    crash_report.open_at(ranks / f"{comm.rank}.images")
+    redirect_output(run.path / "ranks" / f"{comm.rank}.log")
     try:
         outcome = Trainer(run, config, plan, comm, attempt, heartbeat).train()
         comm.close()

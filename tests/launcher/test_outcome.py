@@ -16,7 +16,6 @@ from mxscale.launcher.outcome import (
     host_failure,
     merge,
     with_communicator_reason,
-    with_image,
     with_launcher_reason,
     with_signals,
 )
@@ -98,18 +97,6 @@ def test_last_lines_are_of_this_attempt_without_noise(tmp_path):
     with open(tmp_path / "1.log", "a") as log:
         log.write("".join(f"line {n}\n" for n in range(30)) + text + "MXNetError: out of memory\n")
     assert logs.last_lines("1") == [*(f"line {n}" for n in range(22, 30)), "    train()", "MXNetError: out of memory"]
-
-
-def test_image_is_of_the_crashed_thread(tmp_path):
-    logs = Logs(tmp_path)
-    (tmp_path / "0.log").write_text(
-        "Fatal Python error: Aborted\n\nCurrent thread 0x00007f0000000002 (most recent ...\n"
-    )
-    slots = ["00007f0000000001 record 4 at byte 5 of a.rec", "00007f0000000002 record 7 at byte 9 of a.rec  ", "\0\0"]
-    (tmp_path / "0.images").write_text("\n".join(slots))
-    failure = Failure("rank 0 ended", ("0",))
-    assert with_image(failure, logs).error == "rank 0 ended; it was decoding record 7 at byte 9 of a.rec"
-    assert with_image(failure._replace(of=("1",)), logs) == failure._replace(of=("1",))
 
 
 def test_fatal_signal_is_of_faulthandlers_report(tmp_path):

@@ -8,20 +8,17 @@ import shutil
 import signal
 import statistics
 import subprocess
-import sys
 
 import pytest
 import yaml
 from faults import SEED
 from in_process import prepared, trained
 from machine import kill_session, until
-from repository import ROOT
 from run_files import rank_pids, wait_for_step
 from verbs import with_script
 
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands
-from mxscale.launcher.failure import Logs
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.status import RankStatus
 
@@ -111,35 +108,6 @@ def test_rank_crash_at_start_is_retried_once(cli, unbroken, times):
     else:
         ended = cli.ended(process, expect=1)
         assert "ended without a status" in ended.err.splitlines()[-1]
-
-
-CRASH = """
-import ctypes, sys
-from mxscale.data.reader import transforms
-from mxscale.train import rank
-
-decode = transforms.decoder.decode
-seen = []
-
-
-def crash(content, scale=1):
-    seen.append(content)
-    return ctypes.string_at(0) if len(seen) == 50 else decode(content, scale)
-
-
-transforms.decoder.decode = crash
-sys.exit(rank.main(sys.argv[1], int(sys.argv[2])))
-"""
-
-
-def test_crash_of_the_decoder_names_the_image(tmp_path, data_cache):
-    run = prepared(tmp_path / "run", "epochs=3", "launch.ranks=1", "comm=local", f"data.cache={data_cache}")
-    run.begin_alive(1)
-    logs = Logs(run.path / "ranks")
-    crashed = subprocess.run([sys.executable, "-c", CRASH, str(run.path), "1"], cwd=ROOT, check=False)
-    assert crashed.returncode == -signal.SIGSEGV
-    image = logs.crashed_image("0")
-    assert re.fullmatch(rf"record \d+ at byte \d+ of {run.plan().splits['train'].rec}", image)
 
 
 def wait_for_rank(run, rank, but, timeout=30):

@@ -20,7 +20,7 @@ from mxnet import nd
 
 from mxscale.config.schema import Data
 from mxscale.data.images import BadImage
-from mxscale.data.reader import crash_report, philox
+from mxscale.data.reader import philox
 from mxscale.data.reader.batches import Micro, Reading
 from mxscale.data.reader.records import RecordFile
 from mxscale.data.reader.transforms import Evaluation, Training
@@ -85,7 +85,6 @@ class BatchReader:
         numbers, transform, epoch = wanted
         draws = philox.uniform(self.seed, epoch, numbers, transform.draws).tolist()
         for place, number in enumerate((numbers % len(self.records)).tolist()):
-            crash_report.now_decoding(self.records.name_of(number))
             try:
                 labels[place], content = self.records[number]
                 transform(content, draws[place], images[place])
