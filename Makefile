@@ -55,7 +55,7 @@ lint: .venv/dev.stamp  ## check code, architecture and spelling: ruff, tools/str
 	@$(PY) -m ruff format --check .
 	@$(PY) tools/structure.py
 	@.venv/bin/codespell *.* Makefile Dockerfile .ci bench conf docker docs mxscale requirements tests tools
-	@if command -v shellcheck >/dev/null; then shellcheck $$(grep -lE '^#!.*(ba)?sh$$' docker/* mxscale/planner/task.sh requirements/setup requirements/install-horovod .ci/run); fi
+	@if command -v shellcheck >/dev/null; then shellcheck $$(grep -lE '^#!.*(ba)?sh$$' docker/* mxscale/planner/skypilot.sh requirements/setup requirements/install-horovod .ci/run); fi
 
 bench: .venv/run.stamp  ## run every benchmark; with QUICK=1 each takes at most a minute
 	@set -e; for bench in $(filter-out $(addprefix bench/,finetune.py im2rec_page.py loop.py measure.py mnist.py ranks.py stock.py watched.py),$(wildcard bench/*.py)); do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done

@@ -21,9 +21,9 @@ from mxscale.data.survey import survey
 from mxscale.perfmodel import calibration, convergence, hardware, layers, machines, rates, scenarios
 from mxscale.perfmodel.convergence import Convergence
 from mxscale.perfmodel.step_time import Link
-from mxscale.planner import choice, table, task
+from mxscale.planner import choice, skypilot, table
 from mxscale.planner.choice import Limits
-from mxscale.planner.task import UNUSED
+from mxscale.planner.skypilot import UNUSED
 from mxscale.util.errors import ConfigError
 from mxscale.util.terminal import echo
 
@@ -38,7 +38,7 @@ def main(config: Config, settings: Plan, as_json: bool, typed: Sequence[str]) ->
     written = {"table": table.write(result.plans, settings.output or os.path.join(config.runs, "plan"))}
     if settings.task:
         plan = next(iter(_answer(result).values()))
-        task.write(config, settings, plan, pricing(config)(_named(config.machine, plan["instance"])), typed)
+        skypilot.write(config, settings, plan, pricing(config)(_named(config.machine, plan["instance"])), typed)
         written["task"] = settings.task
     echo(json.dumps(as_object(result, written)) if as_json else as_text(result, written))
 

@@ -47,7 +47,7 @@ mkdir -p $MXSCALE_FOLDER
 mount -t nfs4 "$SHARE" $MXSCALE_FOLDER
 """
 
-SCRIPT = Path(__file__).with_name("task.sh")
+SCRIPT = Path(__file__).with_name("skypilot.sh")
 
 # Settings whose values on the command line do not apply on the rented machines
 NOT_TAKEN = ("plan", "json", "machine", "tracking", "launch.hosts", "launch.ranks", "runs", "resume",
