@@ -1,7 +1,8 @@
-"""Detection of JPEG files with missing or damaged data, for which Pillow raises no error, as it does for other formats.
+"""Detection of JPEG files with missing or damaged data, for which Pillow raises no error.
 
 Decoders fill the missing part with grey, and continue with wrong pixels after damage. libjpeg warns of it, but Pillow
-hides the warnings.
+hides the warnings. Truncated files of other formats are errors of Pillow's; a PNG whose data ends properly with fewer
+rows than its header states is not noticed.
 """
 
 import re

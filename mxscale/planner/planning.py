@@ -37,7 +37,9 @@ def main(config: Config, settings: Plan, as_json: bool, typed: Sequence[str]) ->
     result = solve(config, settings)
     written = {"table": table.write(result.plans, settings.output or os.path.join(config.runs, "plan"))}
     if settings.task:
-        plan = next(iter(_answer(result).values()))
+        (what, plan), *_ = _answer(result).items()
+        if not choice.satisfied(result.plans, result.limits)[result.answer[what]]:
+            raise ConfigError(f"plan.task: {what} is {table.sentence(plan)}: set another limit")
         skypilot.write(config, settings, plan, pricing(config)(_named(config.machine, plan["instance"])), typed)
         written["task"] = settings.task
     echo(json.dumps(as_object(result, written)) if as_json else as_text(result, written))
@@ -194,8 +196,9 @@ def _nodes(config: Config, settings: Plan, links: Dict[str, Link]) -> List[machi
     """Return the requested machines; links: measured ones. Raises ConfigError."""
     machine = config.machine
     names = settings.listed("instance", None) if settings.instance else [machine.instance]
-    if len(names) > 1 and (machine.usd_per_hour is not None or machine.eur_per_hour is not None):
-        raise ConfigError("plan.instance lists several, and machine.usd_per_hour is the price of one: leave it out")
+    for key in ("usd_per_hour", "eur_per_hour", "watts"):
+        if len(names) > 1 and getattr(machine, key) is not None:
+            raise ConfigError(f"plan.instance lists several, and machine.{key} is that of one: leave it out")
     nodes = []
     for name in names:
         node = machines.node(_named(machine, name), pricing(config), links, settings)

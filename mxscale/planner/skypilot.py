@@ -18,7 +18,7 @@ import yaml
 from mxscale.config.backends import BACKENDS
 from mxscale.config.datasets import DATASETS
 from mxscale.config.price_sources import PRICE_SOURCES
-from mxscale.config.schema import Config
+from mxscale.config.schema import Config, origin_of
 from mxscale.config.signature import within
 from mxscale.config.verb_settings import Plan
 from mxscale.cost import prices
@@ -37,7 +37,7 @@ HEADER = """\
 # {sentence}
 # Modelled on {today}, not measured. {price}
 #   sky jobs launch {file}     rents the machines, trains, and returns them; a preempted run resumes on new ones
-# MLflow gets nothing from here: copy the run directory from {storage}, then `mxscale sync RUN_DIR`.
+# The machines send nothing to MLflow: copy the run directory from {storage}, then `mxscale sync RUN_DIR`.
 """
 
 MOUNT = """\
@@ -50,8 +50,10 @@ mount -t nfs4 "$SHARE" $MXSCALE_FOLDER
 SCRIPT = Path(__file__).with_name("skypilot.sh")
 
 # Settings whose values on the command line do not apply on the rented machines
-NOT_TAKEN = ("plan", "json", "machine", "tracking", "launch.hosts", "launch.ranks", "runs", "resume",
-             "comm.backend", "data.cache")  # fmt: skip
+OMITTED = ("plan", "json", "tracking", "launch.hosts", "launch.ranks", "runs", "resume", "comm.backend", "data.cache",
+           "machine.prices")  # fmt: skip
+CHANGED = ("gpu", "gpus", "nic_gbps", "rdma")  # settings of a plan for another machine than the listed instance
+PUBLIC = ("imagenet", "zoo", "hf")  # kinds of model.pretrained that any machine can fetch
 
 
 class Script(str):
@@ -74,17 +76,19 @@ def write(config: Config, settings: Plan, plan: Dict, price: Price, typed: Seque
     Raises:
         ConfigError: SkyPilot can't rent the plan, a setting is missing, or the file can't be written.
     """
-    check(config, settings, plan, price)
+    _check(config, settings, plan, price)
     shared = SHARE.fullmatch(settings.storage)
-    ranks = 1 if BACKENDS[plan["comm"]].drives_all_devices else plan["devices"] // plan["nodes"]
-    variables, mounts = {"MXSCALE_FOLDER": FOLDER, "MXSCALE_RUNS": f"{FOLDER}/runs", "RANKS": str(ranks)}, {}
+    devices = str(plan["devices"] // plan["nodes"])
+    variables, mounts = {"MXSCALE_FOLDER": FOLDER, "MXSCALE_RUNS": f"{FOLDER}/runs", "DEVICES": devices}, {}
     if shared:
         variables["SHARE"] = settings.storage
     else:
-        variables["MXSCALE_ROOT"] = "yes"  # to whom the files of a bucket belong
+        variables["MXSCALE_ROOT"] = "yes"  # the files of a bucket belong to root
         mounts[FOLDER] = {"source": settings.storage, "mode": "MOUNT_CACHED"}
-    if _is_here(config):
+    if _copies_root(config):
         mounts[IMAGES] = os.path.abspath(config.data.root)
+    # SkyPilot recovers from a preemption in any case. A budget that is spent has the same status as an interruption
+    recovery = {} if config.budget.stated else {"job_recovery": {"recover_on_exit_codes": [INTERRUPTED]}}
     task = {
         "name": f"mxscale-{config.model.name}".replace("_", "-"),
         "num_nodes": plan["nodes"],
@@ -93,7 +97,7 @@ def write(config: Config, settings: Plan, plan: Dict, price: Price, typed: Seque
             "instance_type": price.instance,
             "use_spot": price.market == "spot",
             "image_id": f"docker:{settings.image}",
-            "job_recovery": {"recover_on_exit_codes": [INTERRUPTED]},
+            **recovery,
         },
         "envs": variables,
         "file_mounts": mounts,
@@ -109,27 +113,39 @@ def write(config: Config, settings: Plan, plan: Dict, price: Price, typed: Seque
         raise ConfigError(f"plan.task={settings.task}: {error.strerror}") from None
 
 
-def check(config: Config, settings: Plan, plan: Dict, price: Price) -> None:
+def _check(config: Config, settings: Plan, plan: Dict, price: Price) -> None:
     """Raise ConfigError if the plan can't become a task, naming the setting that is missing or wrong."""
     if not PRICE_SOURCES[price.provider].listed:
         raise ConfigError(f"plan.task with machine={price.provider}: SkyPilot rents listed instances: use machine=aws")
+    if changed := [f"plan.{key}" for key in CHANGED if getattr(settings, key) is not None]:
+        raise ConfigError(f"plan.task rents {price.instance} as it is: leave out {', '.join(changed)}")
     if plan["servers"]:
         raise ConfigError("plan.task: all machines of a task are alike: use plan.comm=horovod, or plan.servers=0")
     if not settings.image:
-        raise ConfigError(
-            "plan.image is missing: an image of docs/containers.md in a registry, REGISTRY/mxscale:source"
-        )
+        raise ConfigError("plan.image is missing: an image in a registry, such as REGISTRY/mxscale:source")
     # In a bucket, what one machine writes appears on the others too late
     forms = {"HOST:/PATH of an NFS share": SHARE, **({"s3://BUCKET": BUCKET} if plan["nodes"] == 1 else {})}
     if not any(form.fullmatch(settings.storage or "") for form in forms.values()):
         raise ConfigError(f"plan.storage={settings.storage}: expected {' or '.join(forms)}, where run directories stay")
-    entry = DATASETS[config.data.kind]
-    for name in entry.required:
-        if getattr(config.data, name) == UNUSED:
-            raise ConfigError(f"data.{name} is missing: the task trains, so it needs {entry.expected}")
+    _check_paths(config)
 
 
-def _is_here(config: Config) -> bool:
+def _check_paths(config: Config) -> None:
+    """Raise ConfigError if data or weights are at a path of this machine that the task does not copy."""
+    entry, data = DATASETS[config.data.kind], config.data
+    names = {*entry.required, *(name for name in ("train", "val", "test") if getattr(data, name) not in (None, UNUSED))}
+    paths = {f"data.{name}": getattr(data, name) for name in names if not (name == "root" and _copies_root(config))}
+    kind, rest = origin_of(config.model.pretrained or "imagenet")
+    if kind not in PUBLIC:
+        paths["model.pretrained"] = rest
+    for key, path in sorted(paths.items()):
+        if path == UNUSED:
+            raise ConfigError(f"{key} is missing: the task trains, so it needs {entry.expected}")
+        if not path.startswith(f"{FOLDER}/"):
+            raise ConfigError(f"{key}={path}: the rented machines see only plan.storage, as {FOLDER}: copy it there")
+
+
+def _copies_root(config: Config) -> bool:
     """Return whether data.root is a folder of this machine, which the task copies."""
     return config.data.root != UNUSED and os.path.isdir(config.data.root or "")
 
@@ -154,11 +170,15 @@ def _command(config: Config, plan: Dict, price: Price, typed: Sequence[str]) -> 
         "runs": f"{FOLDER}/runs",
         "resume": "auto",
     }
+    if BACKENDS[plan["comm"]].needs_servers:
+        ours["comm.servers"] = plan["nodes"]
+    if config.data.image_size:  # else finetune and data=imagefolder choose one
+        ours["data.image_size"] = config.data.image_size
     if hardware.instances().get(price.instance, {}).get("gpu"):  # else `auto` would train on the CPU without a driver
         ours["launch.device"] = "gpu"
-    if _is_here(config):
+    if _copies_root(config):
         ours["data.root"] = IMAGES
-    kept = [word for key, word in words.items() if key not in ours and not within(key, NOT_TAKEN)]
+    kept = [word for key, word in words.items() if key not in ours and not within(key, OMITTED)]
     return [
         "/mxscale/docker/entrypoint",
         "mxscale",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 
 import pytest
@@ -33,18 +34,19 @@ def task(tmp_path):
 
 def command(task: dict) -> list:
     """Return the words of the training command of a task."""
-    return task["run"].splitlines()[-1].split()
+    return shlex.split(task["run"].splitlines()[-1])
 
 
 def test_one_machine_trains_with_runs_in_a_bucket(task):
-    made = task(*P3, *RECORDS, "plan.nodes=1", "plan.precision=amp", "optimizer.lr=0.4", IMAGE, BUCKET)
+    typed = ["optimizer.lr=0.4", "+optimizer.params.x=1", "name='it is'", "machine.watts=4000", "data.image_size=96"]
+    made = task(*P3, *RECORDS, "plan.nodes=1", "plan.precision=amp", *typed, IMAGE, BUCKET)
     assert made["num_nodes"] == 1 and made["name"] == "mxscale-resnet50-v1b"
     assert made["resources"]["infra"] == "aws/us-east-1" and made["resources"]["instance_type"] == "p3.16xlarge"
     assert made["resources"]["image_id"] == "docker:registry/mxscale:source"
     assert made["file_mounts"] == {"/mnt/mxscale": {"source": "s3://bucket", "mode": "MOUNT_CACHED"}}
     assert "setup" not in made and made["envs"]["MXSCALE_ROOT"] == "yes"
     assert {
-        *("data=recordio", "model=resnet50_v1b", "precision=amp", "epochs=90", "optimizer.lr=0.4", *RECORDS[1:3]),
+        *("data=recordio", "model=resnet50_v1b", "precision=amp", "epochs=90", *typed, *RECORDS[1:3]),
         *("machine=aws", "machine.usd_per_hour=24.48", "runs=/mnt/mxscale/runs", "resume=auto", "launch.device=gpu"),
     } <= set(command(made))
     assert not [word for word in command(made) if word.startswith("plan.")]
@@ -52,8 +54,30 @@ def test_one_machine_trains_with_runs_in_a_bucket(task):
 
 def test_several_machines_share_runs_and_keys(task):
     made = task(*P3, *RECORDS, "plan.nodes=2", IMAGE, SHARE)
-    assert made["envs"]["SHARE"] == "10.0.0.1:/runs" and made["envs"]["RANKS"] == "8" and "mount" in made["setup"]
+    assert made["envs"]["SHARE"] == "10.0.0.1:/runs" and made["envs"]["DEVICES"] == "8" and "mount" in made["setup"]
     assert "machine.nodes=2" in command(made)
+
+
+def test_one_process_drives_all_devices_of_the_plan(task):
+    made = task(*P3, *RECORDS, "plan.nodes=1", "plan.comm=device", IMAGE, BUCKET)
+    assert made["envs"]["DEVICES"] == "8" and "comm=device" in command(made)
+
+
+def test_servers_on_the_nodes_are_one_for_each(task):
+    made = task(*P3, *RECORDS, "plan.nodes=4", "plan.comm=parameter_server", "plan.servers=0", IMAGE, SHARE)
+    assert {"comm=parameter_server", "comm.servers=4"} <= set(command(made))
+
+
+def test_an_experiment_trains_as_planned(task):
+    made = task("experiment=aws_horovod", "plan.nodes=8", *RECORDS[1:], IMAGE, SHARE)
+    words = command(made)
+    assert {"experiment=aws_horovod", "data=recordio", "model=resnet50_v1", "batch.per_device=256"} <= set(words)
+    assert made["num_nodes"] == 8
+
+
+def test_a_spent_budget_is_no_reason_to_rent_again(task):
+    made = task(*P3, *RECORDS, "plan.nodes=1", "budget.max_usd=100", IMAGE, BUCKET)
+    assert "job_recovery" not in made["resources"] and "budget.max_usd=100" in command(made)
 
 
 def test_the_first_recommended_plan_is_the_task(task):
@@ -81,10 +105,16 @@ def test_a_folder_of_images_here_is_copied(task, tmp_path, photo):
         ([*RECORDS, "plan.nodes=2", "plan.comm=parameter_server", IMAGE, SHARE], ["are alike", "plan.servers=0"]),
         (["data=imagefolder", "data.num_classes=5", "plan.images=999", "plan.nodes=1", IMAGE, BUCKET],
          ["data.root is missing", "data.root=DIR"]),
+        ([*RECORDS, "plan.nodes=1", "data.val=/home/me/val.rec", IMAGE, BUCKET], ["data.val=/home/me", "/mnt/mxscale"]),
+        (["data.root=data/imagenet", "plan.nodes=1", IMAGE, BUCKET], ["data.root=data/imagenet", "/mnt/mxscale"]),
+        ([*RECORDS, "model.pretrained=my.params", "plan.nodes=1", IMAGE, BUCKET], ["model.pretrained=my.params"]),
+        ([*RECORDS, "plan.nodes=1", "plan.gpu=A100", IMAGE, BUCKET], ["p3.16xlarge as it is", "plan.gpu"]),
+        ([*RECORDS, "plan.nodes=1", "plan.deadline_hours=0.1", IMAGE, BUCKET], ["no plan finishes within 0.1 h"]),
         ([*RECORDS, "plan.nodes=1", "machine=custom", "machine.usd_per_hour=1", IMAGE, BUCKET], ["machine=custom"]),
         ([*RECORDS, "plan.nodes=1", "plan.task=no/such/sky.yaml", IMAGE, BUCKET], ["plan.task=no/such/sky.yaml"]),
     ],
-    ids=["image", "storage", "bucket of several", "servers", "data", "machine", "folder"],
+    ids=["image", "storage", "bucket of several", "servers", "data", "path of a file", "path of a folder",
+         "weights", "other GPU", "limit", "machine", "folder"],
 )  # fmt: skip
 def test_what_cannot_become_a_task_is_one_line(task, settings, expected):
     contains(error_of(task, *P3, *settings), *expected)
