@@ -36,7 +36,7 @@ class Machine:
     usd_per_hour: Optional[float] = setting(None, "price of one node", unit="USD/h", low=0)
     eur_per_hour: Optional[float] = setting(None, "price of one node", unit="EUR/h", low=0)
     nodes: int = setting(1, "number of machines that are billed", low=1)
-    billing: str = setting("per_second", "unit; per_second bills at least 60 s", choices=("per_second", "per_hour"))
+    billing: str = setting("per_second", "unit of time", choices=("per_second", "per_minute", "per_hour"))
     purchase: Optional[float] = setting(None, "owned: purchase price of one node in machine.currency", low=0)
     currency: str = setting("usd", "owned: currency of purchase and per_kwh", choices=("usd", "eur"))
     years: Optional[float] = setting(None, "owned: years of use", unit="years", low=0.001)

@@ -215,8 +215,8 @@ class PlanVerb:
 
 @dataclass(frozen=True)
 class Prices:
-    update: Optional[str] = setting(None, "SkyPilot's aws/vms.csv, which is added to machine.prices")
-    as_of: Optional[str] = setting(None, "date of the imported prices, YYYY-MM-DD; null: today")
+    update: Optional[str] = setting(None, "SkyPilot's CLOUD/vms.csv, or skypilot: its cache; added to machine.prices")
+    as_of: Optional[str] = setting(None, "date of the imported prices, YYYY-MM-DD; null: today, or of a cached file")
     source: Optional[str] = setting(
         None, "name of the source, to which the file's digest is appended; null: the file's name"
     )

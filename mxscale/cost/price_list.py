@@ -2,22 +2,36 @@
 
 import datetime
 from dataclasses import replace
-from typing import Dict, List, Optional, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Dict, List, Optional, Sequence, Tuple
 
-from mxscale.config.schema import RULES, Config
+from mxscale.config.schema import Config
 from mxscale.cost import price_table, prices
 from mxscale.cost.price_table import Row, parse_date
 from mxscale.util.errors import ConfigError
 from mxscale.util.text_table import columns
 
+SKYPILOT = "skypilot"  # update=skypilot reads its cache
+
 
 def update(config: Config, path: str, as_of: Optional[str], source: Optional[str], today: datetime.date) -> str:
-    """Add the prices of a catalog to the user's, and return a line that reports it. Raises ConfigError."""
-    date = price_table.past_date("as_of", as_of, today)
-    rows = price_table.select(price_table.read_catalog(path, date.isoformat(), source), config.machine)
-    user_table = price_table.path_of(config, exists=False)
-    added, known = price_table.append(user_table, rows)
-    return f"{user_table}: added {added} prices of {date} from {rows[0]['source']}, {known} already known"
+    """Add the prices of a catalog, or of SkyPilot's cache, to the user's; return a line of each. Raises ConfigError."""
+    date, rows, given = price_table.past_date("as_of", as_of, today), [], config.machine.provider
+    clouds = [given] if given in price_table.CLOUDS else list(price_table.CLOUDS)
+    if path == SKYPILOT:
+        for file in price_table.cached_catalogs(clouds):
+            written = min(today, datetime.date.fromtimestamp(file.stat().st_mtime)) if as_of is None else date
+            name = source or "/".join(file.parts[-4:])  # catalogs/v8/azure/vms.csv
+            rows += price_table.read_catalog(str(file), written.isoformat(), name, [file.parent.name])
+    else:
+        rows = price_table.read_catalog(path, date.isoformat(), source, clouds)
+    user_table, lines = price_table.path_of(config, exists=False), []
+    by_catalog = groupby(price_table.select(rows, config.machine), itemgetter("provider", "as_of", "source"))
+    for (cloud, day, name), group in by_catalog:
+        added, known = price_table.append(user_table, list(group))
+        lines.append(f"{user_table}: added {added} {cloud} prices of {day} from {name}, {known} already known")
+    return "\n".join(lines)
 
 
 def listing(config: Config, today: datetime.date) -> str:
@@ -35,16 +49,16 @@ def listing(config: Config, today: datetime.date) -> str:
 
 
 def _overview(rows: List[Row], today: datetime.date) -> List[str]:
-    by_instance: Dict[str, List[Row]] = {}
+    by_instance: Dict[Tuple[str, str], List[Row]] = {}
     for row in rows:
-        by_instance.setdefault(row["instance"], []).append(row)
-    table = [("instance", "GPUs", "regions", "prices", "newest")]
-    for name, group in sorted(by_instance.items()):
+        by_instance.setdefault((row["provider"], row["instance"]), []).append(row)
+    table = [("cloud", "instance", "GPUs", "regions", "prices", "newest")]
+    for names, group in sorted(by_instance.items()):
         last = group[-1]
         gpus = f"{last['gpus']} {last['gpu']}".strip() if last["gpus"] not in ("", "0") else "none"
         newest = max((str(date) for row in group if (date := parse_date(row["as_of"]))), default="no date")
         regions = str(len({row["region"] for row in group}))
-        table.append((name, gpus, regions, str(len(group)), price_table.aged(newest, today)))
+        table.append((*names, gpus, regions, str(len(group)), price_table.aged(newest, today)))
     return columns(table, indent="  ")
 
 
@@ -59,8 +73,8 @@ def bill(config: Config, minutes: Sequence[float], today: datetime.date) -> str:
     rows = price_table.select(price_table.read_all(user_table), machine)
     table = [("region", "billing", "USD", "EUR", "USD/h", "as of", "USD/EUR")]
     for region in sorted({row["region"] for row in rows}):
-        for billing in RULES["machine.billing"].choices:
-            settings = replace(machine, provider="aws", region=region, billing=billing)
+        for billing in dict.fromkeys((machine.billing, "per_hour")):
+            settings = replace(machine, provider=rows[0]["provider"], region=region, billing=billing)
             try:
                 price = prices.freeze_price(settings, minutes[0], today, user_table)
             except ConfigError as error:

@@ -1,7 +1,7 @@
 """Price tables: the package's tables/prices.csv, and a table of the user's own with the same columns.
 
-Newer prices come from SkyPilot's catalog aws/vms.csv (skypilot-org/skypilot-catalog): prices of Linux instances in USD
-per hour, one row per availability zone. The spot price is that of the cheapest zone, as SkyPilot itself takes it.
+Newer prices come from SkyPilot's catalogs CLOUD/vms.csv (skypilot-org/skypilot-catalog): prices of Linux instances in
+USD per hour, one row per availability zone. The spot price is that of the cheapest zone, as SkyPilot itself takes it.
 """
 
 import calendar
@@ -11,8 +11,9 @@ import os
 import re
 from operator import itemgetter
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
+from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import Config, Machine
 from mxscale.util import csv_tables
 from mxscale.util.atomic_files import digest_of, write_text
@@ -25,13 +26,15 @@ IDENTITY = itemgetter("provider", "instance", "region", "market", "source")  # t
 
 MAX_LISTED = 60  # names in an error message
 
-OF_CATALOG = ("InstanceType", "Region", "Price", "SpotPrice")
+OF_CATALOG = ("InstanceType", "AcceleratorCount", "AcceleratorName", "Region", "Price", "SpotPrice")
+OF_PRICE = ("instance", "gpus", "gpu", "region", "market")
+CLOUDS = {name: source for name, source in PRICE_SOURCES.items() if source.listed}
 KIND = (
-    "SkyPilot's aws/vms.csv; other catalogs and histories of spot prices are not read: write their prices into "
+    f"SkyPilot's vms.csv of {', '.join(CLOUDS)}; write prices of other catalogs and histories of spot prices into "
     "machine.prices, with the columns of docs/cost.md"
 )
-REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d(-[\w-]+)?")  # eu-west-1, us-gov-east-1, us-west-2-lax-1
 NOT_OFFERED = ("", "N/A")
+CACHE = ".sky/catalogs"  # of SkyPilot, in the user's home: v8/azure/vms.csv
 
 Row = Dict[str, str]
 
@@ -116,10 +119,11 @@ def append(path: Path, rows: List[Row]) -> Tuple[int, int]:
 
 
 def select(rows: List[Row], machine: Machine) -> List[Row]:
-    """Return the rows of machine.instance and machine.region, each if it is set. Raises ConfigError."""
-    for key in ("instance", "region"):
+    """Return the rows of the machine's cloud, instance and region, each if it is set. Raises ConfigError."""
+    for key in ("provider", "instance", "region"):
         value = getattr(machine, key)
-        rows = rows if value is None else matching(rows, key, value)
+        if value is not None and (key != "provider" or value in CLOUDS):
+            rows = matching(rows, key, value)
     return rows
 
 
@@ -137,39 +141,78 @@ def matching(rows: List[Row], key: str, value: Optional[str], hint: str = "") ->
     raise ConfigError(f"machine.{key}={value}{nearest(value, names, f'machine.{key}=', names[:MAX_LISTED])}{hint}")
 
 
-def read_catalog(path: str, as_of: str, name: Optional[str] = None) -> List[Row]:
+def cached_catalogs(clouds: List[str]) -> List[Path]:
+    """Return the catalogs of these clouds in the newest version of SkyPilot's cache. Raises ConfigError if none."""
+    files = [path for path in (Path.home() / CACHE).glob("v[0-9]*/*/vms.csv") if path.parent.name in clouds]
+    if not files:
+        raise ConfigError(f"update=skypilot: no ~/{CACHE}/*/*/vms.csv of {' or '.join(clouds)}: run `sky gpus list`")
+    newest = max((path.parents[1] for path in files), key=lambda folder: (len(folder.name), folder.name))  # v9 < v10
+    return sorted(path for path in files if path.parents[1] == newest)
+
+
+def read_catalog(path: str, as_of: str, name: Optional[str] = None, clouds: Sequence[str] = tuple(CLOUDS)) -> List[Row]:
     """Return the prices of a catalog as rows of a price table; their source is NAME@DIGEST, by default FILE@DIGEST.
 
-    Raises ConfigError if the file is not readable, invalid, or has no price.
+    Args:
+        clouds: Whose catalog it may be; the names of its instances and regions decide.
+
+    Raises ConfigError if the file is not readable, invalid, truncated, of another cloud, or has no price.
     """
     where = f"update={path}"
-    lowest: Dict[Tuple[str, str, str], Row] = {}  # by instance, region and market
-    for line, row in csv_tables.of_user(path, where, OF_CATALOG, KIND):
-        at = f"{where}, line {line}"
-        instance, region = row["InstanceType"], row["Region"]
-        if not (instance and REGION.fullmatch(region)):
-            raise ConfigError(f"{at}: {instance} {region}: expected an instance in an AWS region")
-        count = row.get("AcceleratorCount", "0").removesuffix(".0") or "0"
-        common = {"provider": "aws", "instance": instance, "region": region, "gpus": count,
-                  "gpu": row.get("AcceleratorName", ""), "as_of": as_of}  # fmt: skip
+    lines = list(csv_tables.of_user(path, where, OF_CATALOG, KIND))
+    if lines and not Path(path).read_bytes().endswith(b"\n"):
+        raise ConfigError(f"{where}, line {lines[-1][0]}: the file is truncated: it ends within this line")
+    lowest: Dict[tuple, float] = {}  # of all zones, by the columns OF_PRICE
+    cloud = _cloud_of(lines, where, clouds)
+    apart = CLOUDS[cloud].gpus_apart
+    for line, row in lines:
+        machine = [row[column] for column in OF_CATALOG[:4]]
+        machine[1] = machine[1].removesuffix(".0") or "0"
         for market, column in (("on_demand", "Price"), ("spot", "SpotPrice")):
             if row[column] not in NOT_OFFERED:
-                usd = parse_price(row[column], f"{at}: {column}")
-                other = lowest.get((instance, region, market))  # of another zone
-                usd = min(usd, float(other["usd_per_hour"])) if other else usd
-                lowest[instance, region, market] = {**common, "market": market, "usd_per_hour": f"{usd:.10g}"}
+                included = apart and row["InstanceType"] != ""  # the price of GPUs may include that of their machine
+                usd = parse_price(row[column], f"{where}, line {line}: {column}", included)
+                lowest[(*machine, market)] = min(usd, lowest.get((*machine, market), math.inf))
+    if apart:
+        lowest = _with_gpus(lowest)
     if not lowest:
-        raise ConfigError(f"{where}: the file has no price")
-    source = f"{name or Path(path).name}@{digest_of(path)[:8]}"
-    return [{**row, "source": source} for row in lowest.values()]
+        raise ConfigError(f"{where}: the file has no price" + " of a machine in tables/instances.csv" * apart)
+    common = {"provider": cloud, "as_of": as_of, "source": f"{name or Path(path).name}@{digest_of(path)[:8]}"}
+    return [{**common, **dict(zip(OF_PRICE, key)), "usd_per_hour": f"{usd:.10g}"} for key, usd in lowest.items()]
 
 
-def parse_price(cell, where: str) -> float:
-    """Return a cell as a price in USD per hour. Raises ConfigError if it is no number above 0."""
+def _cloud_of(lines: List[Tuple[int, Row]], where: str, clouds: Sequence[str]) -> str:
+    """Return the one of the clouds that has all instances and regions of a catalog. Raises ConfigError."""
+    for line, row in lines:
+        name, expected = f"{row['InstanceType']} {row['Region']}", clouds
+        clouds = [cloud for cloud in clouds if re.fullmatch(CLOUDS[cloud].listed, name)]
+        if not clouds:
+            raise ConfigError(
+                f"{where}, line {line}: {name}: expected an instance and region of {' or '.join(expected)}"
+            )
+    return clouds[0]
+
+
+def _with_gpus(lowest: Dict[tuple, float]) -> Dict[tuple, float]:
+    """Return the prices of machines with the price of their GPUs, as SkyPilot adds them.
+
+    A machine whose GPUs are not in tables/instances.csv is left out: its price alone would be too low.
+    """
+    machines, whole = {row["instance"]: row for row in csv_tables.read("instances")}, {}
+    for (instance, _, _, *place), usd in lowest.items():
+        if machine := machines.get(instance):
+            gpus = machine["gpus"], machine["gpu"].removesuffix("-40GB")  # the catalog's A100
+            if added := lowest.get(("", *gpus, *place)):
+                whole[(instance, *gpus, *place)] = usd + added
+    return whole
+
+
+def parse_price(cell, where: str, free: bool = False) -> float:
+    """Return a cell as a price in USD per hour. Raises ConfigError if it is no number above 0, or 0 if `free`."""
     try:
         price = float(cell)
     except (TypeError, ValueError):
         price = math.nan
-    if not (math.isfinite(price) and price > 0):
+    if not (math.isfinite(price) and (price > 0 or (free and price == 0))):
         raise ConfigError(f"{where}={cell}: expected USD per hour, above 0")
     return price

@@ -22,6 +22,8 @@ from mxscale.util.errors import ConfigError
 
 HOURS_PER_YEAR = 8766  # 365.25 days x 24 h
 
+UNITS_S = {"per_second": 0, "per_minute": 60, "per_hour": 3600}  # machine.billing -> the billed time is a multiple
+
 BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"
 
 
@@ -125,7 +127,11 @@ def listed_price(machine: Machine, date: datetime.date, user_table: Optional[Pat
 
     A row without a date is used only if machine.as_of is null and the machine has no dated row. Raises ConfigError.
     """
-    rows = [row for row in price_table.read_all(user_table) if row["provider"] == machine.provider]
+    known = price_table.read_all(user_table)
+    rows = [row for row in known if row["provider"] == machine.provider]
+    elsewhere = [row["provider"] for row in known if row["instance"] == machine.instance]
+    if elsewhere and machine.provider not in elsewhere:
+        raise ConfigError(f"machine.instance={machine.instance} is of {elsewhere[0]}: set machine={elsewhere[0]}")
     rows = price_table.matching(rows, "instance", machine.instance, f" ({BY_HAND})")
     rows = price_table.matching(rows, "region", machine.region, f" ({BY_HAND})")
     rows = [row for row in rows if row["market"] == machine.market]
@@ -137,9 +143,9 @@ def listed_price(machine: Machine, date: datetime.date, user_table: Optional[Pat
         row = rows[0]
     else:
         what = f"{machine.instance} {machine.region} {machine.market}"
-        known = f", only of {', '.join(sorted({row['as_of'] for row in rows}))}" if rows else ""
+        others = f", only of {', '.join(sorted({row['as_of'] for row in rows}))}" if rows else ""
         raise ConfigError(
-            f"no price of {what} on {date} is known{known}: import one (mxscale prices update=vms.csv), {BY_HAND}"
+            f"no price of {what} on {date} is known{others}: import one (mxscale prices update=vms.csv), {BY_HAND}"
         )
     return {"currency": "usd", "per_hour": float(row["usd_per_hour"]), "as_of": row["as_of"], "source": row["source"]}
 
@@ -202,7 +208,8 @@ def affordable_s(price: Price, bounds: Dict[str, float], before: Sequence[Usage]
         return 0.0
     ran_s = sum(attempt.seconds for attempt in _starts(price, attempts)[-1])
     hours += billed_hours(ran_s, price.billing, price.minimum_s)
-    seconds = 3600 * math.floor(round(hours, 9)) if price.billing == "per_hour" else 3600 * hours
+    unit_s = UNITS_S.get(price.billing)
+    seconds = unit_s * math.floor(round(3600 * hours / unit_s, 9)) if unit_s else 3600 * hours
     return max(0.0, round(seconds - ran_s, 6))
 
 
@@ -230,9 +237,9 @@ def _node_hours(price: Price, start: List[Usage]) -> float:
 
 def billed_hours(seconds: float, billing: str, minimum_s: float) -> float:
     """Return the billed hours of one start of a node."""
-    if billing == "per_hour":
+    if unit_s := UNITS_S.get(billing):
         # In milliseconds, so that a sum such as 3600.0000000001 s does not start a second hour
-        return max(1, math.ceil(round(seconds, 3) / 3600))
+        return max(1, math.ceil(round(seconds, 3) / unit_s)) * unit_s / 3600
     return max(seconds, minimum_s) / 3600
 
 
@@ -258,8 +265,8 @@ def describe(price: Price) -> str:
 
 def least_billed(price: Price) -> str:
     """Return the end of a line: what a start is billed at least, until which the cost of a run stands still."""
-    if price.billing == "per_hour":
-        return ", billed by started hours"
+    if UNITS_S.get(price.billing):
+        return f", billed by started {price.billing.removeprefix('per_')}s"
     return f", at least {price.minimum_s:g} s billed" if price.minimum_s else ""
 
 
@@ -284,12 +291,12 @@ def billed(price: Price, wall_s: float, cost: Dict[str, Optional[float]]) -> Opt
     seconds = next((3600 * value / per_hour for value, per_hour in known if per_hour), wall_s)
     if abs(seconds - wall_s) < 0.05:
         return None
-    hourly = price.billing == "per_hour"
+    rounded = bool(UNITS_S.get(price.billing))
     reasons = {
         f"{price.nodes} nodes": price.nodes > 1,
         f"{price.setup_minutes:g} min of set-up": price.setup_minutes,
-        "each started hour": hourly,
-        f"at least {price.minimum_s:g} s for each start": not hourly and wall_s < price.minimum_s,
+        f"each started {str(price.billing).removeprefix('per_')}": rounded,
+        f"at least {price.minimum_s:g} s for each start": not rounded and wall_s < price.minimum_s,
     }
     return f"{seconds:,.1f} s ({', '.join(text for text, applies in reasons.items() if applies) or 'each start'})"
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, Mapping, Optional, Tuple
 
 from mxscale.config import schema
+from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.verb_settings import Plan
 from mxscale.cost import prices
 from mxscale.perfmodel import hardware, step_time
@@ -51,7 +52,8 @@ def node(
 
     Raises ConfigError if the instance, the number of its devices or its price is unknown.
     """
-    price = price_of(replace(settings, nodes=1))
+    region = settings.region or PRICE_SOURCES[settings.provider].region
+    price = price_of(replace(settings, nodes=1, region=region))
     row = hardware.instances().get(settings.instance or "", {})
     of_cpus = row.get("gpus") == "0"
     devices = overrides.gpus or (1 if of_cpus else int(row.get("gpus") or 0))
@@ -63,7 +65,7 @@ def node(
     gpu = overrides.gpu or (f"{hardware.CPU}{settings.instance}" if of_cpus else row.get("gpu")) or None
     if overrides.gpu and not hardware.device(gpu):
         raise ConfigError(f"plan.gpu={gpu}{nearest(gpu, hardware.devices(), 'plan.gpu=', listed=hardware.devices())}")
-    ring, kvstore, inside = inside_node(gpu, devices)
+    ring, kvstore, inside = inside_node(gpu, devices, None if overrides.gpu else row.get("link"))
     if measured := links.get("intra"):
         ring, kvstore, inside = measured, measured, "measured inside a node"
     rdma = row.get("rdma") == "yes" if overrides.rdma is None else overrides.rdma
@@ -88,12 +90,12 @@ def _power(watts: Optional[float], devices: int, gpu: Optional[str]) -> Tuple[fl
     return devices * tdp, "unknown; give machine.watts" if math.isnan(tdp) else known
 
 
-def inside_node(gpu: Optional[str], devices: int) -> Tuple[Link, Link, str]:
-    """Return the links between the devices of a node for a ring and for a kvstore, and a description."""
+def inside_node(gpu: Optional[str], devices: int, link: Optional[str] = None) -> Tuple[Link, Link, str]:
+    """Return the links (default: the usual ones) between a node's devices for ring and kvstore, and a description."""
     k = hardware.constants()
     if devices == 1:
         return FREE, FREE, "one device"
-    name = hardware.usual_link(gpu or "")
+    name = link or hardware.usual_link(gpu or "")
     taken = "" if gpu and hardware.device(gpu) else " (default, the link is unknown)"
     ring, summed = (
         Link(*map(float, step_time.inside_node(k, *hardware.link_in_node(name), kvstore))) for kvstore in (False, True)

@@ -215,7 +215,8 @@ def _named(machine: Machine, name: Optional[str]) -> Machine:
 def _server(config: Config, settings: Plan, links: Dict[str, Link]) -> machines.Machine:
     """Return the machine of a dedicated parameter server; links: measured ones. Raises ConfigError."""
     name, price = settings.server_instance, settings.server_usd_per_hour
-    provider = "aws" if price is None else "custom"
+    of_cloud = config.machine.provider if PRICE_SOURCES[config.machine.provider].listed else "aws"
+    provider = of_cloud if price is None else "custom"
     machine = replace(config.machine, provider=provider, instance=name, usd_per_hour=price, eur_per_hour=None)
     between = {key: link for key, link in links.items() if key == "nic"}
     nic_gbps = None if name in hardware.instances() else settings.nic_gbps

@@ -25,7 +25,7 @@ class Price:
     fx_date: Optional[str] = None
     fx_source: Optional[str] = None
     nodes: int = 1
-    billing: Optional[str] = None  # per_second or per_hour
+    billing: Optional[str] = None  # per_second, per_minute or per_hour
     minimum_s: float = 0  # billed per start of the machines
     setup_minutes: float = 0.0  # billed once, before the first step
 

@@ -2,7 +2,9 @@
 
 import csv
 import datetime
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from refusals import command_error, error_of
 from repository import ROOT
 
 from mxscale.cli import main
+from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import Machine, checked, from_dict
 from mxscale.config.verb_settings import Prices
 from mxscale.cost import price_table, prices
@@ -17,6 +20,7 @@ from mxscale.rundir import directory
 from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError
 
+HEADER = "InstanceType,AcceleratorName,AcceleratorCount,Region,Price,SpotPrice\n"
 SAMPLES = ROOT / "tests" / "fixtures" / "catalogues"
 TODAY = datetime.date(2025, 6, 1)
 
@@ -52,9 +56,113 @@ def test_skypilot_spot_price_is_of_the_cheapest_zone():
     ]
 
 
+def catalog(cloud):
+    """Return {(instance, region, market): (USD per hour, GPUs)} of a cloud's sample."""
+    found = price_table.read_catalog(str(SAMPLES / "v8" / cloud / "vms.csv"), "2025-03-01")
+    assert {row["provider"] for row in found} == {cloud}
+    return {(row["instance"], row["region"], row["market"]): (row["usd_per_hour"], row["gpus"]) for row in found}
+
+
+def test_a_catalog_of_azure_lambda_and_runpod_is_read():
+    assert catalog("azure")["Standard_ND96asr_v4", "eastus", "on_demand"] == ("27.197", "8")
+    assert catalog("azure")["Standard_NC24ads_A100_v4", "eastus2", "spot"] == ("0.47749", "1")
+    found = catalog("lambda")
+    assert found["gpu_8x_a100", "europe-central-1", "on_demand"] == ("15.92", "8")
+    assert {market for _, _, market in found} == {"on_demand"}
+    assert catalog("runpod")["8x_H100-SXM_SECURE", "NL", "on_demand"] == ("26.32", "8")
+    assert catalog("runpod")["cpu3c-8-16", "US", "on_demand"] == ("0.24", "0")
+
+
+def test_a_price_of_gcp_is_of_machine_and_gpus():
+    found = catalog("gcp")
+    assert found["a2-highgpu-1g", "us-central1", "on_demand"] == ("3.67339", "1")  # 0.73948 + 2.93391
+    assert found["a2-highgpu-1g", "us-central1", "spot"] == ("1.80385", "1")  # 0.36975 + 1.4341
+    assert found["g2-standard-48", "us-east1", "on_demand"] == ("4.00166", "4")  # 1.7615 + 2.24016
+    assert found["a4-highgpu-8g", "us-central1", "on_demand"] == ("90.216", "8")  # 0 + 90.216
+    # n1-standard-8 takes any GPUs: its price alone is not that of a GPU machine
+    assert {instance for instance, _, _ in found} == {"a2-highgpu-1g", "a4-highgpu-8g", "g2-standard-48"}
+
+
+def test_a_machine_of_gcp_without_the_price_of_its_gpus_is_left_out(tmp_path):
+    text = (SAMPLES / "v8" / "gcp" / "vms.csv").read_text()
+    (tmp_path / "vms.csv").write_text("".join(line for line in text.splitlines(True) if ",A100,1," not in line))
+    found = price_table.read_catalog(str(tmp_path / "vms.csv"), "2025-03-01")
+    assert {row["instance"] for row in found} == {"a4-highgpu-8g", "g2-standard-48"}
+
+
+@pytest.mark.parametrize("cloud", price_table.CLOUDS)
+def test_an_imported_price_is_billed(cloud, tmp_path, capsys):
+    assert tool(tmp_path, f"machine={cloud}", f"update={sample(cloud)}", "as_of=2025-03-01") == 0
+    newest = rows(tmp_path)[0]
+    machine = Machine(provider=cloud, instance=newest["instance"], region=newest["region"], market=newest["market"])
+    price = prices.freeze_price(machine, 0, TODAY, tmp_path / "prices.csv")
+    assert price.usd_per_hour == float(newest["usd_per_hour"]) and price.minimum_s == PRICE_SOURCES[cloud].minimum_s
+
+
+def sample(cloud):
+    return SAMPLES / "vms.csv" if cloud == "aws" else SAMPLES / "v8" / cloud / "vms.csv"
+
+
+@pytest.mark.parametrize("cloud", price_table.CLOUDS)
+def test_a_catalog_of_another_cloud_is_refused(cloud, tmp_path, capsys):
+    for other in price_table.CLOUDS:
+        if other != cloud:
+            error = refused(capsys, tmp_path, f"machine={other}", f"update={sample(cloud)}")
+            assert re.search(rf"vms.csv, line \d+: .*: expected an instance and region of {other}$", error)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """SkyPilot's cache in an empty home, written on 2025-03-02, beside an older version."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for version in ("v8", "v10"):
+        folder = shutil.copytree(SAMPLES / "v8", tmp_path / ".sky" / "catalogs" / version)
+        for file in folder.glob("*/vms.csv"):
+            os.utime(file, (0, datetime.datetime(2025, 3, 2, 12).timestamp()))
+    return folder
+
+
+def test_the_cache_of_skypilot_is_read(cache, tmp_path, capsys):
+    assert tool(tmp_path, "update=skypilot") == 0
+    lines = [line.partition(": added ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert [re.sub("@[0-9a-f]{8}", "", line) for line in lines] == [
+        f"{count} {cloud} prices of 2025-03-02 from catalogs/v10/{cloud}/vms.csv, 0 already known"
+        for cloud, count in {"azure": 6, "gcp": 12, "lambda": 4, "runpod": 10}.items()
+    ]
+    before = rows(tmp_path)
+    assert tool(tmp_path, "update=skypilot", "machine=azure", "as_of=2025-04-01") == 0
+    assert capsys.readouterr().out.endswith(
+        "from catalogs/v10/azure/vms.csv@" + before[0]["source"][-8:] + ", 6 already known\n"
+    )
+    assert rows(tmp_path) == before
+
+
+def test_one_damaged_catalog_of_the_cache_adds_nothing(cache, tmp_path, capsys):
+    last = cache / "runpod" / "vms.csv"
+    last.write_text(last.read_text()[:-12])
+    assert "runpod/vms.csv, line 7: the file is truncated" in refused(capsys, tmp_path, "update=skypilot")
+
+
+def test_a_missing_cache_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for machine, clouds in (("local", "aws or azure or gcp or lambda or runpod"), ("gcp", "gcp")):
+        error = refused(capsys, tmp_path, "update=skypilot", f"machine={machine}")
+        assert f"update=skypilot: no ~/.sky/catalogs/*/*/vms.csv of {clouds}: run `sky gpus list`" in error
+
+
+def test_a_damaged_catalog_keeps_the_old_prices(tmp_path, capsys):
+    tool(tmp_path, f"update={sample('azure')}")
+    before = (tmp_path / "prices.csv").read_bytes()
+    capsys.readouterr()
+    for damage in (",27.197,", ",-27.197,"), (",Price,", ",Cost,"), (",V2\n", ""), ("eastus", "us-east-1"):
+        (tmp_path / "vms.csv").write_text(sample("azure").read_text().replace(*damage))
+        command_error(capsys, "prices", f"runs={tmp_path}", f"update={tmp_path / 'vms.csv'}")
+        assert (tmp_path / "prices.csv").read_bytes() == before
+
+
 def test_an_update_adds_prices_and_keeps_old_ones(tmp_path, capsys):
     assert tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", "as_of=2025-03-01") == 0
-    assert "added 5 prices of 2025-03-01 from vms.csv@" in capsys.readouterr().out
+    assert "added 5 aws prices of 2025-03-01 from vms.csv@" in capsys.readouterr().out
     spot = price(tmp_path, "p3.16xlarge", "eu-west-1", market="spot")
     assert (spot.usd_per_hour, spot.as_of) == (8.1015, "2025-03-01")
     assert spot.source.startswith("vms.csv@")
@@ -67,7 +175,7 @@ def test_an_update_with_the_same_file_adds_nothing(tmp_path, capsys):
     tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", "as_of=2025-03-01")
     before = (tmp_path / "prices.csv").read_text()
     assert tool(tmp_path, f"update={SAMPLES / 'vms.csv'}", "as_of=2025-05-01") == 0
-    assert "added 0 prices of 2025-05-01" in capsys.readouterr().out.splitlines()[-1]
+    assert "added 0 aws prices of 2025-05-01" in capsys.readouterr().out.splitlines()[-1]
     assert (tmp_path / "prices.csv").read_text() == before
     newer = (SAMPLES / "vms.csv").read_text().replace("26.44", "20.1")
     (tmp_path / "vms.csv").write_text(newer)
@@ -80,7 +188,7 @@ def test_an_update_with_the_same_file_adds_nothing(tmp_path, capsys):
 
 def test_last_added_price_of_a_day_applies(tmp_path):
     for name, usd in (("a", "5.5"), ("b", "4.5")):
-        (tmp_path / name).write_text(f"InstanceType,Region,Price,SpotPrice\np9.big,eu-west-1,{usd},\n")
+        (tmp_path / name).write_text(f"{HEADER}p9.big,,,eu-west-1,{usd},\n")
         tool(tmp_path, f"update={tmp_path / name}", "as_of=2025-03-01")
     assert price(tmp_path, "p9.big", "eu-west-1").usd_per_hour == 4.5
 
@@ -151,8 +259,15 @@ def test_bill_of_p2_8xlarge_in_each_region(tmp_path, capsys):
 def test_without_an_instance_all_are_listed(tmp_path, capsys):
     assert tool(tmp_path) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["p2.8xlarge", "8", "K80", "2", "2", "2017-10-26,", "over", "a", "year", "old"] in rows
-    assert ["g6.xlarge", "1", "L4", "2", "2", "no", "date"] in rows
+    assert ["aws", "p2.8xlarge", "8", "K80", "2", "2", "2017-10-26,", "over", "a", "year", "old"] in rows
+    assert ["aws", "g6.xlarge", "1", "L4", "2", "2", "no", "date"] in rows
+    assert {row[0] for row in rows[1:-1]} == set(price_table.CLOUDS)
+
+
+def test_a_cloud_limits_the_list(tmp_path, capsys):
+    assert tool(tmp_path, "machine=lambda") == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {row[0] for row in rows[1:-1]} == {"lambda"}
 
 
 def refused(capsys, runs, *argv):
@@ -161,31 +276,37 @@ def refused(capsys, runs, *argv):
     return error
 
 
-HEADER = "InstanceType,Region,Price,SpotPrice\n"
+ROW = "x.y,,,eu-west-1,1,\n"
 
 
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("InstanceType,Region,Price\nx,eu-west-1,1\n", "no column SpotPrice"),
-        ("", "no column InstanceType, Region, Price, SpotPrice"),
+        (HEADER.replace(",SpotPrice", "") + "x.y,,,eu-west-1,1\n", "no column SpotPrice"),
+        ("", "no column InstanceType, AcceleratorCount, AcceleratorName, Region, Price, SpotPrice"),
         (HEADER, "the file has no price"),
-        (HEADER + "x,eu-west-1,,\n", "the file has no price"),
-        (HEADER + ",eu-west-1,1,\n", "line 2:  eu-west-1: expected an instance in an AWS region"),
-        (HEADER + "x,,1,\n", "line 2: x : expected an instance in an AWS region"),
-        (HEADER + "x,eu-west-1,NaN,\n", "line 2: Price=NaN: expected USD per hour"),
-        (HEADER + "x,eu-west-1,1,inf\n", "line 2: SpotPrice=inf"),
-        (HEADER + "x,eu-west-1,1,0.5\nx,eu-west-2,-1,\n", "line 3: Price=-1"),
-        (HEADER + "x,eu-west-1,0,\n", "Price=0"),
-        (HEADER + "x,eu-west-1,cheap,\n", "Price=cheap"),
-        (HEADER + "x,eu-west-1,1,1,1\n", "more cells than columns"),
+        (HEADER + "x.y,,,eu-west-1,,\n", "the file has no price"),
+        (HEADER + "n1-standard-8,,,us-central1,1,\n", "no price of a machine in tables/instances.csv"),
+        (HEADER + ",,,eu-west-1,1,\n", "line 2:  eu-west-1: expected an instance and region of aws or azure or gcp"),
+        (HEADER + "x.y,,,,1,\n", "line 2: x.y : expected an instance and region of aws"),
         (
-            HEADER + "n1-highmem-8,us-central1,0.47,0.1\n",
-            "us-central1: expected an instance in an AWS region",
+            HEADER + ROW + "Standard_NC6,,,eastus,1,\n",
+            "line 3: Standard_NC6 eastus: expected an instance and region of aws",
         ),
-        ('[{"instance_type": "x"}]', "expected SkyPilot's aws/vms.csv"),
-        ('{"SpotPriceHistory": []}', "histories of spot prices are not read"),
-        ("AvailabilityZone,InstanceType,ProductDescription,SpotPrice,Timestamp\n", "no column Region, Price"),
+        (HEADER + ROW + "x.y,,,us-central1,1,\n", "line 3: x.y us-central1: expected"),
+        (HEADER + "x.y,,,eu-west-1,NaN,\n", "line 2: Price=NaN: expected USD per hour"),
+        (HEADER + "x.y,,,eu-west-1,1,inf\n", "line 2: SpotPrice=inf"),
+        (HEADER + "x.y,,,eu-west-1,1,0.5\nx.y,,,eu-west-2,-1,\n", "line 3: Price=-1"),
+        (HEADER + "n1-standard-8,,,us-central1,-1,\n", "line 2: Price=-1"),
+        (HEADER + ",A100,1.0,us-central1,0,\n", "line 2: Price=0"),
+        (HEADER + "x.y,,,eu-west-1,0,\n", "Price=0"),
+        (HEADER + "x.y,,,eu-west-1,cheap,\n", "Price=cheap"),
+        (HEADER + "x.y,,,eu-west-1,1,1,1\n", "more cells than columns"),
+        (HEADER + ROW + "x.y,,,eu-west-2,1.2", "line 3: the file is truncated"),
+        (HEADER + ROW + "x.y,,,eu-we\n", "line 3: x.y eu-we: expected an instance and region of aws"),
+        ('[{"instance_type": "x"}]', "expected SkyPilot's vms.csv of aws, azure, gcp, lambda, runpod"),
+        ('{"SpotPriceHistory": []}', "histories of spot prices into machine.prices"),
+        ("AvailabilityZone,InstanceType,ProductDescription,SpotPrice,Timestamp\n", "no column AcceleratorCount, "),
     ],
 )
 def test_an_invalid_catalog_is_one_line(tmp_path, text, message):
@@ -200,9 +321,9 @@ def test_an_unreadable_catalog_is_one_line(tmp_path, capsys):
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path):
-    (tmp_path / "file").write_text(HEADER + "x,eu-west-1,1,\n", "utf-8-sig")
+    (tmp_path / "file").write_text(HEADER + ROW, "utf-8-sig")
     [row] = price_table.read_catalog(str(tmp_path / "file"), "2025-03-01")
-    assert (row["instance"], row["usd_per_hour"], row["gpus"]) == ("x", "1", "0")
+    assert (row["instance"], row["usd_per_hour"], row["gpus"]) == ("x.y", "1", "0")
 
 
 def test_invalid_arguments_are_one_line(tmp_path, capsys):

@@ -256,6 +256,13 @@ def test_each_started_hour_of_each_attempt_is_billed():
     assert dollars([3000.5], billing="per_hour", setup_minutes=10) == 72
 
 
+def test_each_started_minute_is_billed():
+    assert dollars([1], billing="per_minute") == pytest.approx(0.60)
+    assert dollars([60.0000000001], billing="per_minute") == pytest.approx(0.60)  # a rounding error
+    assert dollars([61], billing="per_minute") == pytest.approx(1.20)
+    assert dollars([61, 61], billing="per_minute") == pytest.approx(2.40)
+
+
 def test_restarts_continue_the_bill():
     assert dollars([1800, (1800, 1)], billing="per_hour") == 36  # one hour
     assert dollars([1800, (1801, 1)], billing="per_hour") == 72
@@ -327,6 +334,7 @@ def test_the_least_bill_of_a_start_is_named(fields, text):
         (90.0, 0, {"nodes": 4}, "360.0 s (4 nodes)"),
         (90.0, 2, {}, "210.0 s (2 min of set-up)"),
         (90.0, 0, {"billing": "per_hour", "nodes": 2}, "7,200.0 s (2 nodes, each started hour)"),
+        (90.0, 0, {"billing": "per_minute"}, "120.0 s (each started minute)"),
     ],
 )
 def test_a_billed_time_other_than_the_wall_time_has_its_reasons(seconds, setup_minutes, fields, text):
@@ -349,7 +357,7 @@ def test_the_billed_time_at_no_price_is_unknown():
 
 def test_rows_of_prices_are_unique_with_price_source_and_date():
     rows = csv_tables.read("prices")
-    assert len(rows) == 90
+    assert len(rows) == 222
     for row in rows:
         assert float(row["usd_per_hour"]) > 0 and row["source"], row
         assert price_table.parse_date(row["as_of"]) or row["as_of"] == "undated snapshot", row
@@ -369,7 +377,7 @@ def test_every_exchange_rate_has_a_date_and_a_source():
 def test_a_machine_config_is_valid_and_repeats_the_defaults(name):
     values = yaml.safe_load((MACHINES / f"{name}.yaml").read_text())
     config = validation.validate(schema.from_dict({"machine": values}))
-    assert config.machine == Machine(provider=name)
+    assert config.machine == Machine(provider=name, billing="per_minute" if name == "lambda" else "per_second")
 
 
 def test_each_month_has_an_exchange_rate_and_the_last_one_before_a_date_applies():

@@ -92,7 +92,7 @@ def test_bound_below_minimum_bill_affords_nothing():
     assert seconds(0.01, price(provider="owned")) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("billing", ["per_second", "per_hour"])
+@pytest.mark.parametrize("billing", ["per_second", "per_minute", "per_hour"])
 @pytest.mark.parametrize("bound", [0.0, 0.7, 36.0, 107.99, 144.0])
 @pytest.mark.parametrize(
     "before, nodes, restart",

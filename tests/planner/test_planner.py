@@ -8,7 +8,9 @@ from composed import composed_values
 from refusals import command_error, contains, error_of
 
 from mxscale.cli import main, verbs
+from mxscale.cost import price_table
 from mxscale.perfmodel import hardware
+from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
 
 
@@ -109,6 +111,9 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys):
     [
         ([P3, "model.name=resnet50v1b"], "did you mean resnet50_v1b?"),
         (["machine.instance=p3.16xlarg"], "machine.instance=p3.16xlarg: did you mean machine.instance=p3.16xlarge?"),
+        (["machine.instance=gpu_8x_a100"], "machine.instance=gpu_8x_a100 is of lambda: set machine=lambda"),
+        (["machine=gcp", "machine.instance=a2-highgpu-3g"], "did you mean machine.instance=a2-highgpu-8g?"),
+        (["machine=azure", "machine.instance=Standard_ND96asr_v4", "machine.region=eastus3"], "machine.region=eastus?"),
         (["plan.instance=[p3.16xlarge,p9.large]"], "machine.instance=p9.large"),
         ([P3, "machine.region=eu-wst-1"], "machine.region=eu-wst-1"),
         ([P3, "plan.comm=hrovod"], "plan.comm=hrovod: did you mean horovod?"),
@@ -170,6 +175,37 @@ def test_unwritable_output_is_refused(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("provider", price_table.CLOUDS)
+def test_every_listed_instance_has_a_plan_with_an_interval(provider, tmp_path, capsys):
+    """One node needs no network; a price of any region is found."""
+    places = {row["instance"]: row["region"] for row in csv_tables.read("prices") if row["provider"] == provider}
+    assert places
+    for instance, region in places.items():
+        one = [f"machine={provider}", f"machine.instance={instance}", f"machine.region={region}", "plan.nodes=1"]
+        plan(tmp_path, *one, "json=true", "model=resnet18_v1b")
+        (answer,) = json.loads(capsys.readouterr().out.splitlines()[-1])["answer"].values()
+        low, high = answer["hours_90"]
+        assert 0 < low < answer["hours"] < high and answer["usd"] > 0, instance
+
+
+def test_a_plan_on_several_nodes_asks_for_an_unknown_network(tmp_path, capsys):
+    machine = ["machine=lambda", "machine.instance=gpu_8x_h100_sxm5", "plan.nodes=[1,2]"]
+    assert "plan.nic_gbps is missing: the link between nodes of gpu_8x_h100_sxm5" in error_of(plan, tmp_path, *machine)
+    plan(tmp_path, *machine, "plan.nic_gbps=100")
+    assert "100 Gbit/s between nodes" in capsys.readouterr().out
+
+
+def test_a_plan_without_a_region_is_of_the_usual_one(tmp_path, capsys):
+    plan(tmp_path, "machine=azure", "machine.instance=Standard_ND96isr_H100_v5", "plan.nodes=[2]")
+    contains(capsys.readouterr().out, "Standard_ND96isr_H100_v5 eastus on_demand 98.32 USD/h", "3200 Gbit/s")
+
+
+def test_cards_of_an_instance_have_its_link(tmp_path, capsys):
+    plan(tmp_path, "machine=azure", "machine.instance=Standard_NC96ads_A100_v4", "plan.nodes=1")
+    assert "4 x A100-80GB, pcie4" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_entry_script_prints_the_plan(cli, tmp_path):
     """An unknown key is named; a plan needs neither data nor a region."""
     done = cli("plan", P3, f"plan.output={tmp_path}", "plan.nodes=[1]", small=False)
@@ -186,7 +222,8 @@ def test_removed_setting_names_the_way_that_remains(tmp_path, capsys):
 
 def test_markets_can_be_compared(tmp_path, capsys):
     (tmp_path / "vms.csv").write_text(
-        "InstanceType,Region,Price,SpotPrice\np3.16xlarge,us-east-1,24.48,9\np3.16xlarge,us-east-1,24.48,8\n"
+        "InstanceType,AcceleratorName,AcceleratorCount,Region,Price,SpotPrice\n"
+        "p3.16xlarge,V100,8.0,us-east-1,24.48,9\np3.16xlarge,V100,8.0,us-east-1,24.48,8\n"
     )
     assert main.main(["prices", f"runs={tmp_path}", f"update={tmp_path}/vms.csv", "as_of=2017-11-12"]) == 0
     capsys.readouterr()
