@@ -12,14 +12,12 @@ from mxscale.cost.price_table import Row, parse_date
 from mxscale.util.errors import ConfigError
 from mxscale.util.text_table import columns
 
-SKYPILOT = "skypilot"  # update=skypilot reads its cache
-
 
 def update(config: Config, path: str, as_of: Optional[str], source: Optional[str], today: datetime.date) -> str:
     """Add the prices of a catalog, or of SkyPilot's cache, to the user's; return a line of each. Raises ConfigError."""
     date, rows, given = price_table.past_date("as_of", as_of, today), [], config.machine.provider
     clouds = [given] if given in price_table.CLOUDS else list(price_table.CLOUDS)
-    if path == SKYPILOT:
+    if path == "skypilot":
         for file in price_table.cached_catalogs(clouds):
             written = min(today, datetime.date.fromtimestamp(file.stat().st_mtime)) if as_of is None else date
             name = source or "/".join(file.parts[-4:])  # catalogs/v8/azure/vms.csv

@@ -34,7 +34,6 @@ KIND = (
     "machine.prices, with the columns of docs/cost.md"
 )
 NOT_OFFERED = ("", "N/A")
-CACHE = ".sky/catalogs"  # of SkyPilot, in the user's home: v8/azure/vms.csv
 
 Row = Dict[str, str]
 
@@ -143,9 +142,11 @@ def matching(rows: List[Row], key: str, value: Optional[str], hint: str = "") ->
 
 def cached_catalogs(clouds: List[str]) -> List[Path]:
     """Return the catalogs of these clouds in the newest version of SkyPilot's cache. Raises ConfigError if none."""
-    files = [path for path in (Path.home() / CACHE).glob("v[0-9]*/*/vms.csv") if path.parent.name in clouds]
+    files = [path for path in Path.home().glob(".sky/catalogs/v[0-9]*/*/vms.csv") if path.parent.name in clouds]
     if not files:
-        raise ConfigError(f"update=skypilot: no ~/{CACHE}/*/*/vms.csv of {' or '.join(clouds)}: run `sky gpus list`")
+        raise ConfigError(
+            f"update=skypilot: no ~/.sky/catalogs/*/*/vms.csv of {' or '.join(clouds)}: run `sky gpus list`"
+        )
     newest = max((path.parents[1] for path in files), key=lambda folder: (len(folder.name), folder.name))  # v9 < v10
     return sorted(path for path in files if path.parents[1] == newest)
 

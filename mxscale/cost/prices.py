@@ -21,7 +21,6 @@ from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError
 
 HOURS_PER_YEAR = 8766  # 365.25 days x 24 h
-
 UNITS_S = {"per_second": 0, "per_minute": 60, "per_hour": 3600}  # machine.billing -> the billed time is a multiple
 
 BY_HAND = "or give machine.usd_per_hour or machine.eur_per_hour"
