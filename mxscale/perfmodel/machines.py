@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Callable, Mapping, Optional, Tuple
 
 from mxscale.config import schema
-from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.verb_settings import Plan
 from mxscale.cost import prices
 from mxscale.perfmodel import hardware, step_time
@@ -52,8 +51,7 @@ def node(
 
     Raises ConfigError if the instance, the number of its devices or its price is unknown.
     """
-    region = settings.region or PRICE_SOURCES[settings.provider].region
-    price = price_of(replace(settings, nodes=1, region=region))
+    price = price_of(replace(settings, nodes=1))
     row = hardware.instances().get(settings.instance or "", {})
     of_cpus = row.get("gpus") == "0"
     devices = overrides.gpus or (1 if of_cpus else int(row.get("gpus") or 0))

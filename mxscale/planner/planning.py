@@ -207,9 +207,10 @@ def _nodes(config: Config, settings: Plan, links: Dict[str, Link]) -> List[machi
 
 
 def _named(machine: Machine, name: Optional[str]) -> Machine:
-    """Return the settings of a machine with INSTANCE or INSTANCE:MARKET."""
+    """Return the settings of a machine with INSTANCE or INSTANCE:MARKET, by default in a usual region of its cloud."""
     instance, _, market = (name or "").partition(":")
-    return replace(machine, instance=instance or None, market=market or machine.market)
+    region = machine.region or PRICE_SOURCES[machine.provider].region
+    return replace(machine, instance=instance or None, market=market or machine.market, region=region)
 
 
 def _server(config: Config, settings: Plan, links: Dict[str, Link]) -> machines.Machine:
@@ -217,7 +218,7 @@ def _server(config: Config, settings: Plan, links: Dict[str, Link]) -> machines.
     name, price = settings.server_instance, settings.server_usd_per_hour
     of_cloud = config.machine.provider if PRICE_SOURCES[config.machine.provider].listed else "aws"
     provider = of_cloud if price is None else "custom"
-    machine = replace(config.machine, provider=provider, instance=name, usd_per_hour=price, eur_per_hour=None)
+    machine = replace(_named(config.machine, name), provider=provider, usd_per_hour=price, eur_per_hour=None)
     between = {key: link for key, link in links.items() if key == "nic"}
     nic_gbps = None if name in hardware.instances() else settings.nic_gbps
     try:
