@@ -1,7 +1,7 @@
 """`mxscale doctor`: facts of the machine, the software and the network, and what they mean for a run.
 
 The facts come from environment/description.py, environment/machine.py and, by a child process, train/build_facts.py.
-Checks of the facts are in checks.py, those that use the network in connectivity.py.
+Checks of the facts are in checks.py, that of the hosts in connectivity.py.
 """
 
 import json
@@ -27,7 +27,7 @@ def main(config: Config, as_json: bool) -> int:
     """Print the results and return the exit status: 1 if a check fails. Raises ConfigError."""
     facts = {**description.describe(config.runs), "mxnet": of_mxnet()}
     results = examine(facts, planned_run(config, facts))
-    results += [*connectivity.check_hosts(config), connectivity.check_mlflow(config)]
+    results += connectivity.check_hosts(config)
     counts = {state: sum(result.state == state for result in results) for state in (OK, WARN, FAIL)}
     if as_json:
         echo(json.dumps({**counts, "findings": [asdict(result) for result in results], "environment": facts}, indent=1))

@@ -9,11 +9,10 @@ import math
 import os
 import re
 import sqlite3
-import threading
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import List, Optional, Set
+from typing import Set
 
 from mxscale.tracking.uris import sqlite_file
 from mxscale.util.file_lock import locked
@@ -33,31 +32,6 @@ def import_mlflow(timeout_s: float):
     for name in ("mlflow", "alembic", "urllib3"):  # this package reports failures in one line
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return mlflow
-
-
-def failure_of(uri: str, timeout_s: float = 3.0) -> Optional[str]:
-    """Return why the store at `uri` does not answer its client, in a few words; None if it does.
-
-    The client sends the user, the token and the TLS settings of MLflow's environment variables.
-
-    Args:
-        timeout_s: Seconds until the store counts as unreachable. The import of MLflow is not included.
-    """
-    import_mlflow(timeout_s)
-    failures: List[Optional[str]] = []
-
-    def search() -> None:
-        try:
-            open_store(uri, timeout_s).search_experiments(max_results=1)
-            failures.append(None)
-        except Exception as error:
-            failures.append(why(error))
-
-    # A thread, because the client's timeout covers a single packet, and name resolution has none
-    thread = threading.Thread(target=search, daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    return failures[0] if failures else f"no answer in {timeout_s:g} s"
 
 
 def open_store(uri: str, timeout_s: float):

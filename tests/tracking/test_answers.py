@@ -4,6 +4,7 @@ import json
 from http.server import BaseHTTPRequestHandler
 
 import pytest
+from machine import free_port
 from publisher import address_of
 from refusals import contains
 
@@ -31,12 +32,35 @@ def answering(status: int, content: bytes):
     return Handler
 
 
+def failure_of(uri: str):
+    """Return why the store at `uri` does not answer; None if it does."""
+    try:
+        store.open_store(uri, 30).search_experiments(max_results=1)
+    except Exception as error:
+        return store.why(error)
+
+
+@pytest.mark.parametrize(
+    "status, cause",
+    [(401, "MLFLOW_TRACKING_USERNAME"), (403, "--allowed-hosts"), (404, "404"), (500, "server error")],
+)
+def test_a_status_has_a_cause(status, cause):
+    with address_of(answering(status, b"no")) as address:
+        reason = failure_of(address.replace("//", "//me:secret@"))
+    assert cause in reason and "secret" not in reason
+
+
+def test_a_refused_connection_has_a_cause():
+    assert failure_of(f"http://127.0.0.1:{free_port()}") == "connection refused"
+    assert failure_of("http://[::bad")
+
+
 @pytest.mark.parametrize("status", [200, 302, 400, 404, 429, 500, 503])
 def test_the_reason_is_one_short_line(status):
     body = json.dumps({"error_code": "INVALID_PARAMETER_VALUE", "message": LONG}).encode()
     for content in (body, LONG.encode(), b"", b"<html>\n<body>"):
         with address_of(answering(status, content)) as address:
-            reason = store.failure_of(address, 30)
+            reason = failure_of(address)
             assert reason is None or (reason and len(reason) <= 200 and reason.isprintable())
 
 
