@@ -93,14 +93,10 @@ def infiniband() -> list:
 
 def disk(folder: Path) -> dict:
     """Return {'path', 'free_gb', 'writable'} of `folder` or its nearest existing parent."""
-    present = existing(folder)
+    folder = folder.absolute()
+    present = next(path for path in [folder, *folder.parents] if os.path.exists(path))
     return {
         "path": str(present),
         "free_gb": round(shutil.disk_usage(present).free / 2**30, 1),
         "writable": present.is_dir() and os.access(present, os.W_OK | os.X_OK),
     }
-
-
-def existing(path: Path) -> Path:
-    """Return the path or its nearest existing parent."""
-    return next(p for p in [path.absolute(), *path.absolute().parents] if os.path.exists(p))
