@@ -1,7 +1,7 @@
 """The status of a run (status.json) and of its ranks (ranks/<r>.json), and its summary (summary.json)."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 DONE, FAILURE, REFUSED, INTERRUPTED = 0, 1, 2, 75  # exit status
@@ -63,4 +63,3 @@ class Summary:
     attempt: Optional[int] = None
     baseline: Optional[str] = None  # directory of the run that the scaling efficiency refers to
     energy_source: Optional[str] = None
-    cells: Optional[Dict[str, Any]] = None  # of a sweep

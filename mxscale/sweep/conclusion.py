@@ -79,16 +79,15 @@ def end(
         unwanted: Returns whether to stop waiting for a slow tracking server.
     """
     rows, facts = [row_of(trial) for trial in sweep.trials()], sweep.facts()
-    names = named(rows)
     status = outcome(rows, stopped)
     known = sweep.status().with_attempt(ended_ms=int(time.time() * 1000))
     sweep.write_status(replace(status, attempts=known.attempts, attempt=known.attempt))
     best = chosen(rows).get("best")
-    sweep.write_summary(Summary(metrics=best.metrics if best else {}, cells=names))
+    sweep.write_summary(Summary(metrics=best.metrics if best else {}))
     planned = facts.get("cells", 0)
     command = ["mxscale", sweep.config().entry, "-m", *facts["command"]]
     note = note_of(command, status, best, table(rows, planned))
-    sweep.write("environment.json", {"tags": {**tags(facts["command"], names), "mlflow.note.content": note}})
+    sweep.write("environment.json", {"tags": {**tags(facts["command"]), "mlflow.note.content": note}})
     write_text(sweep.path / "table.csv", as_csv(rows))
     unsent = None
     if any(row.trial.run for row in rows):
@@ -123,18 +122,10 @@ def chosen(rows: Sequence[Row]) -> Dict[str, Row]:
     return rows_by_title
 
 
-def named(rows: Sequence[Row]) -> dict:
-    """Return {"best": name, ..., "failed": [names]}; keys without a value are omitted."""
-    names = {title: row.trial.name for title, row in chosen(rows).items()}
-    return {**names, "failed": [row.trial.name for row in rows if row.failed]}
-
-
-def tags(command: Sequence[str], names: dict) -> Dict[str, str]:
-    """Return the tags of the parent run. `names` is the result of `named`."""
+def tags(command: Sequence[str]) -> Dict[str, str]:
+    """Return the tags of the parent run."""
     commit, dirty = description.git_state()
     known = {"git.commit": commit, "git.dirty": dirty, "sweep.command": shlex.join(command)}
-    for label, value in names.items():
-        known[f"sweep.{label}"] = value if isinstance(value, str) else " ".join(value) or None
     return {name: str(value) for name, value in known.items() if value is not None}
 
 

@@ -173,17 +173,13 @@ ROWS = [
 ]
 
 
-def test_conclusion_names_best_cheapest_fastest_failed():
-    assert conclusion.named(ROWS) == {
-        "best": "lr-0",
-        "cheapest": "lr-1",
-        "fastest": "lr-2",
-        "failed": ["lr-3", "lr-4"],
-    }
+def test_conclusion_names_best_cheapest_fastest():
+    found = {title: row.trial.name for title, row in conclusion.chosen(ROWS).items()}
+    assert found == {"best": "lr-0", "cheapest": "lr-1", "fastest": "lr-2"}
 
 
 def test_unknown_figures_name_no_cell():
-    assert conclusion.named([row(0, top1=90.0)]) == {"best": "lr-0", "failed": []}
+    assert list(conclusion.chosen([row(0, top1=90.0)])) == ["best"]
     assert ("cheapest", "unknown: no price") in list(conclusion.verdict([row(0, top1=90.0)]))
 
 
@@ -449,7 +445,7 @@ def test_cells_are_children_of_sweep_run(tmp_path):
     [parent], children = runs_in()
     assert parent.info.status == "FINISHED"
     assert {run.data.tags["sweep.name"] for run in children} == {"seed-1", "seed-2"}
-    assert parent.data.params["seed"] == "1,2,3" and parent.data.tags["sweep.best"] == "seed-2"
+    assert parent.data.params["seed"] == "1,2,3"
     assert parent.data.metrics["best/val_top1"] == 20  # of the best trial
     note = parent.data.tags["mlflow.note.content"]
     assert note.startswith("**Finished**; metrics of the best trial, seed-2") and "20.00 %" in note
@@ -531,7 +527,6 @@ def test_mlflow_nests_cells_below_sweep(resumed):
     assert {run.data.tags.get("mlflow.parentRunId") for run in runs if run is not parent} == {parent.info.run_id}
     assert len(runs) == 5
     assert parent.info.status == "FAILED"
-    assert parent.data.tags["sweep.failed"] == "lr-1e+30_seed-1 lr-1e+30_seed-2"
     finished = [run for run in runs if run.info.status == "FINISHED"]
     assert parent.data.metrics["best/val_top1"] == max(run.data.metrics["best/val_top1"] for run in finished)
     assert parent.data.tags["mlflow.note.content"].startswith("**Failed: lr-1e+30_seed-1: ")
