@@ -3,10 +3,7 @@
 No rank is started, and nothing of the run is left behind.
 """
 
-from typing import Any, Dict
-
-from mxscale.config.datasets import DATASETS
-from mxscale.config.schema import Config, Data
+from mxscale.config.schema import Config
 from mxscale.cost import prices
 from mxscale.data import manifest
 from mxscale.launcher import setup
@@ -19,8 +16,6 @@ from mxscale.rundir.price import Price
 from mxscale.rundir.status import Status
 from mxscale.util.terminal import echo
 
-LISTED = 20  # classes that are listed; of more the smallest and the largest
-
 
 def execute(config: Config, resources: Resources) -> Status:
     """Prepare a new run, print its size, time and cost, and return the status. Raises ConfigError."""
@@ -30,22 +25,10 @@ def execute(config: Config, resources: Resources) -> Status:
         if not signals.reason:
             plan = run.plan()
             if plan.data_dir:
-                echo(describe(manifest.load(plan.data_dir), context.config.data))
-            if DATASETS[config.data.kind].folder:
-                from mxscale.data.survey import ALL, survey  # NumPy and Pillow
-
-                echo(f"sizes     {survey(context.config.data, ALL).describe_sizes()}")
+                echo(f"images    {manifest.summary(manifest.load(plan.data_dir), context.config.data)}")
             echo(estimate(context.config, plan, resources.price))
         guards.discard(run)
     return Status(state="DRY_RUN", exit=INTERRUPTED if signals.reason else DONE)
-
-
-def describe(packed: Dict[str, Any], data: Data) -> str:
-    """Return the lines on the images of a packed set; packed: the content of its manifest.json."""
-    counts = sorted(zip(packed["splits"]["train"]["per_class"], packed["classes"]))
-    shown = counts if len(counts) <= LISTED else [counts[0], counts[-1]]
-    classes = ", ".join(f"{name}: {count:,}" for count, name in shown)
-    return f"images    {manifest.summary(packed, data)}\nclasses   {classes} training images, fewest first"
 
 
 def estimate(config: Config, plan: Plan, price: Price) -> str:
