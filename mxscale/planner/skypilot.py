@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shlex
+import textwrap
 from datetime import date
 from pathlib import Path
 from typing import Dict, List, Sequence
@@ -56,15 +57,6 @@ CHANGED = ("gpu", "gpus", "nic_gbps", "rdma")  # settings of a plan for another 
 PUBLIC = ("imagenet", "zoo", "hf")  # kinds of model.pretrained that any machine can fetch
 
 
-class Script(str):
-    """A text that YAML shows as lines."""
-
-
-yaml.SafeDumper.add_representer(
-    Script, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
-)
-
-
 def write(config: Config, settings: Plan, plan: Dict, price: Price, typed: Sequence[str]) -> None:
     """Write plan.task.
 
@@ -100,15 +92,17 @@ def write(config: Config, settings: Plan, plan: Dict, price: Price, typed: Seque
             **recovery,
         },
         "envs": variables,
-        "file_mounts": mounts,
-        "setup": Script(MOUNT if shared else ""),
-        "run": Script(f'{SCRIPT.read_text()}{shlex.join(_command(config, plan, price, typed))} "${{where[@]}}"\n'),
+        **({"file_mounts": mounts} if mounts else {}),
     }
-    task = {key: value for key, value in task.items() if value}
+    text = yaml.safe_dump(task, sort_keys=False)
+    if shared:
+        text += f"setup: |\n{textwrap.indent(MOUNT, '  ')}"
+    command = shlex.join(_command(config, plan, price, typed))
+    text += f'run: |\n{textwrap.indent(SCRIPT.read_text(), "  ")}  {command} "${{where[@]}}"\n'
     head = HEADER.format(sentence=table.sentence(plan), price=prices.describe(price), today=date.today(),
                          file=settings.task, storage=settings.storage)  # fmt: skip
     try:
-        write_text(settings.task, head + yaml.safe_dump(task, sort_keys=False, width=10_000))
+        write_text(settings.task, head + text)
     except OSError as error:
         raise ConfigError(f"plan.task={settings.task}: {error.strerror}") from None
 

@@ -19,7 +19,6 @@ class Price:
     market: Optional[str] = None
     as_of: Optional[str] = None  # date of the source
     source: Optional[str] = None
-    note: Optional[str] = None
     date: Optional[str] = None  # the price is the last one on or before it
     usd_per_eur: Optional[float] = None
     fx_date: Optional[str] = None

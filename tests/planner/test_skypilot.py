@@ -14,7 +14,7 @@ from repository import ROOT
 from mxscale.cli import verbs
 from mxscale.util import csv_tables
 
-SKYPILOT = ROOT / ".venv-skypilot" / "bin" / "python"
+SKYPILOT = ROOT / ".venv-skypilot"
 IMAGE, BUCKET, SHARE = "plan.image=registry/mxscale:source", "plan.storage=s3://bucket", "plan.storage=10.0.0.1:/runs"
 P3 = ["machine.instance=p3.16xlarge", "plan.epochs=90"]
 RECORDS = ["data=recordio", "data.train=/mnt/mxscale/train.rec", "data.val=/mnt/mxscale/val.rec", "plan.images=1281167"]
@@ -144,7 +144,7 @@ CATALOG = [
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SKYPILOT.exists(), reason="make setup-skypilot")
+@pytest.mark.skipif(not (SKYPILOT / "stamp").exists(), reason="make setup-skypilot")
 @pytest.mark.parametrize("market, nodes, usd", [("on_demand", 2, 24.48), ("spot", 1, 7.5)])
 def test_skypilot_rents_the_planned_machines_at_the_planned_price(task, tmp_path, market, nodes, usd):
     catalog = tmp_path / ".sky" / "catalogs" / "v8" / "aws" / "vms.csv"
@@ -153,8 +153,9 @@ def test_skypilot_rents_the_planned_machines_at_the_planned_price(task, tmp_path
     verbs.prices(*composed_values("prices", f"update={catalog}", f"machine.prices={tmp_path}/prices.csv"))
     task(*P3, *RECORDS, f"plan.nodes={nodes}", f"machine.market={market}", f"machine.prices={tmp_path}/prices.csv",
          IMAGE, SHARE if nodes > 1 else BUCKET)  # fmt: skip
-    out = subprocess.run([SKYPILOT, "-c", CHOOSE, tmp_path / "sky.yaml"], env={**os.environ, "HOME": str(tmp_path)},
-                         capture_output=True, text=True, check=True).stdout  # fmt: skip
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    argv = [SKYPILOT / "bin" / "python", "-c", CHOOSE, tmp_path / "sky.yaml"]
+    out = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
     chosen = json.loads(out.splitlines()[-1])
     assert chosen == {
         "nodes": nodes, "instance": "p3.16xlarge", "spot": market == "spot", "region": "us-east-1", "usd": usd,
