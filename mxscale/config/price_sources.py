@@ -27,6 +27,7 @@ class PriceSource:
     required: bool = True  # refuse a machine without a price; otherwise its cost is unknown
     listed: Optional[str] = None  # the price is a row of a price table, whose "INSTANCE REGION" this pattern matches
     region: Optional[str] = None  # of a plan without machine.region
+    mounts: bool = True  # SkyPilot can mount storage there
     gpus_apart: bool = False  # its catalog has the prices of GPUs apart from those of their machines
     market: Optional[str] = None  # recorded in place of machine.market; None: machine.market
     minimum_s: int = MINIMUM_S  # shortest billed time of a start, in seconds
@@ -47,7 +48,7 @@ PRICE_SOURCES: Dict[str, PriceSource] = {
         # Lambda bills each started minute (conf/machine/lambda.yaml): https://docs.lambda.ai/public-cloud/billing
         _cloud("lambda", r"[cg]pu_\w+ [a-z]+(-[a-z]+)+-\d", "us-east-1"),
         # RunPod bills per second, without a stated minimum: https://docs.runpod.io/accounts-billing/billing
-        _cloud("runpod", r"(\d+x_|cpu\d)[\w.-]+ [A-Z]{2}", "US", minimum_s=0),
+        _cloud("runpod", r"(\d+x_|cpu\d)[\w.-]+ [A-Z]{2}", "US", minimum_s=0, mounts=False),
         PriceSource("custom", "any machine, at a price by hand"),
         PriceSource(
             "owned", "purchase and electricity", "mxscale.cost.prices:owned_price", market="owned", minimum_s=0

@@ -109,8 +109,9 @@ def write(config: Config, settings: Plan, plan: Dict, price: Price, typed: Seque
 
 def _check(config: Config, settings: Plan, plan: Dict, price: Price) -> None:
     """Raise ConfigError if the plan can't become a task, naming the setting that is missing or wrong."""
-    if not PRICE_SOURCES[price.provider].listed:
-        raise ConfigError(f"plan.task with machine={price.provider}: SkyPilot rents listed instances: use machine=aws")
+    source = PRICE_SOURCES[price.provider]
+    if not (source.listed and source.mounts):
+        raise ConfigError(f"plan.task: SkyPilot can't rent machine={price.provider} with storage: use machine=aws")
     if changed := [f"plan.{key}" for key in CHANGED if getattr(settings, key) is not None]:
         raise ConfigError(f"plan.task rents {price.instance} as it is: leave out {', '.join(changed)}")
     if plan["servers"]:

@@ -1,8 +1,8 @@
 """`mxscale plan plan.task=`: a plan as a task of SkyPilot."""
 
 import json
-import os
 import shlex
+import shutil
 import subprocess
 
 import pytest
@@ -111,32 +111,37 @@ def test_a_folder_of_images_here_is_copied(task, tmp_path, photo):
         ([*RECORDS, "plan.nodes=1", "plan.gpu=A100", IMAGE, BUCKET], ["p3.16xlarge as it is", "plan.gpu"]),
         ([*RECORDS, "plan.nodes=1", "plan.deadline_hours=0.1", IMAGE, BUCKET], ["no plan finishes within 0.1 h"]),
         ([*RECORDS, "plan.nodes=1", "machine=custom", "machine.usd_per_hour=1", IMAGE, BUCKET], ["machine=custom"]),
+        (["machine=runpod", "machine.instance=8x_H100-SXM_SECURE", *RECORDS, "plan.nodes=1", IMAGE, SHARE],
+         ["machine=runpod"]),
         ([*RECORDS, "plan.nodes=1", "plan.task=no/such/sky.yaml", IMAGE, BUCKET], ["plan.task=no/such/sky.yaml"]),
     ],
     ids=["image", "storage", "bucket of several", "servers", "data", "path of a file", "path of a folder",
-         "weights", "other GPU", "limit", "machine", "folder"],
+         "weights", "other GPU", "limit", "machine", "RunPod", "folder"],
 )  # fmt: skip
 def test_what_cannot_become_a_task_is_one_line(task, settings, expected):
     contains(error_of(task, *P3, *settings), *expected)
 
 
-# Lets SkyPilot check a task and choose its machines, as `sky launch --dryrun` does for an account with AWS
+# Lets SkyPilot check a task and choose its machines, as `sky launch --dryrun` does for an account with that cloud
 CHOOSE = """
 import json, sys
 from unittest import mock
 import sky
-from sky import clouds, optimizer
+from sky import optimizer
+from sky.utils import registry
 task = sky.Task.from_yaml(sys.argv[1])
 with sky.Dag() as dag:
     dag.add(task)
-with mock.patch("sky.check.get_cached_enabled_clouds_or_refresh", return_value=[clouds.AWS()]):
+enabled = [registry.CLOUD_REGISTRY.from_str(sys.argv[2])]
+with mock.patch("sky.check.get_cached_enabled_clouds_or_refresh", return_value=enabled):
     optimizer.Optimizer.optimize(dag, quiet=True)
 chosen = task.best_resources
 print(json.dumps({"nodes": task.num_nodes, "instance": chosen.instance_type, "spot": chosen.use_spot,
-                  "region": chosen.region, "usd": chosen.get_cost(3600), "recovery": chosen.job_recovery,
+                  "usd": round(chosen.get_cost(3600), 4), "recovery": chosen.job_recovery,
                   "storage": [mount.mode.value for mount in task.storage_mounts.values()]}))
 """
-CATALOG = [
+CATALOGS = ROOT / "tests" / "fixtures" / "catalogues" / "v8"  # of Azure, GCP, Lambda
+OF_AWS = [
     ["InstanceType", "AcceleratorName", "AcceleratorCount", "vCPUs", "MemoryGiB", "GpuInfo", "Price", "SpotPrice",
      "Region", "AvailabilityZone", "Arch"],
     ["p3.16xlarge", "V100", "8.0", "64.0", "488.0", "{}", "24.48", "7.5", "us-east-1", "us-east-1a", "x86_64"],
@@ -145,20 +150,31 @@ CATALOG = [
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (SKYPILOT / "stamp").exists(), reason="make setup-skypilot")
-@pytest.mark.parametrize("market, nodes, usd", [("on_demand", 2, 24.48), ("spot", 1, 7.5)])
-def test_skypilot_rents_the_planned_machines_at_the_planned_price(task, tmp_path, market, nodes, usd):
-    catalog = tmp_path / ".sky" / "catalogs" / "v8" / "aws" / "vms.csv"
-    catalog.parent.mkdir(parents=True)
-    catalog.write_text(csv_tables.text(CATALOG))
-    verbs.prices(*composed_values("prices", f"update={catalog}", f"machine.prices={tmp_path}/prices.csv"))
-    task(*P3, *RECORDS, f"plan.nodes={nodes}", f"machine.market={market}", f"machine.prices={tmp_path}/prices.csv",
-         IMAGE, SHARE if nodes > 1 else BUCKET)  # fmt: skip
-    environment = {**os.environ, "HOME": str(tmp_path)}
-    argv = [SKYPILOT / "bin" / "python", "-c", CHOOSE, tmp_path / "sky.yaml"]
-    out = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
-    chosen = json.loads(out.splitlines()[-1])
-    assert chosen == {
-        "nodes": nodes, "instance": "p3.16xlarge", "spot": market == "spot", "region": "us-east-1", "usd": usd,
+@pytest.mark.parametrize(
+    "rented, nodes",
+    [
+        ("aws p3.16xlarge on_demand", 2),
+        ("aws p3.16xlarge spot", 1),
+        ("azure Standard_ND96asr_v4 on_demand", 2),
+        ("gcp a2-highgpu-1g on_demand", 2),
+        ("lambda gpu_8x_a100 on_demand", 1),
+    ],
+)
+def test_skypilot_rents_the_planned_machines_at_the_planned_price(task, tmp_path, monkeypatch, rented, nodes):
+    cloud, instance, market = rented.split()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cache = shutil.copytree(CATALOGS, tmp_path / ".sky" / "catalogs" / "v8")
+    (cache / "aws").mkdir()
+    (cache / "aws" / "vms.csv").write_text(csv_tables.text(OF_AWS))
+    prices = f"machine.prices={tmp_path}/prices.csv"
+    verbs.prices(*composed_values("prices", "update=skypilot", prices))
+    machine = [f"machine={cloud}", f"machine.instance={instance}", f"machine.market={market}", prices]
+    made = task(*machine, *RECORDS, f"plan.nodes={nodes}", IMAGE, SHARE if nodes > 1 else BUCKET)
+    [usd] = [float(word.partition("=")[2]) for word in command(made) if word.startswith("machine.usd_per_hour=")]
+    argv = [SKYPILOT / "bin" / "python", "-c", CHOOSE, tmp_path / "sky.yaml", cloud]
+    out = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert json.loads(out.splitlines()[-1]) == {
+        "nodes": nodes, "instance": instance, "spot": market == "spot", "usd": round(usd, 4),
         "recovery": {"recover_on_exit_codes": [75], "strategy": None},
         "storage": [] if nodes > 1 else ["MOUNT_CACHED"],
     }  # fmt: skip
