@@ -85,11 +85,20 @@ def test_every_network_is_found_by_its_name():
 
 
 @pytest.mark.parametrize(
-    "details, exchange",
-    [("", RING), ("exchange=ring", RING), ("exchange=servers", SERVERS), ("exchange=kvstore", ALL_TO_ALL)],
+    "comm, details, exchange",
+    [
+        ("horovod/NCCL", "", RING),
+        ("Horovod on 8 servers", "", RING),
+        ("MPI", "", RING),
+        ("kvstore dist_device_sync (PS)", "", SERVERS),
+        ("parameter server 2:1", "", SERVERS),
+        ("BytePS", "", SERVERS),
+        ("kvstore device", "", ALL_TO_ALL),
+        ("replicated", "exchange=ring", RING),
+    ],
 )
-def test_exchange_is_stated(points, details, exchange):
-    assert Jobs.of(published.read(points({"comm": "kvstore", "details": details}))[0]).comm == [exchange]
+def test_exchange_is_named_or_stated(points, comm, details, exchange):
+    assert Jobs.of(published.read(points({"comm": comm, "details": details}))[0]).comm == [exchange]
 
 
 @pytest.mark.parametrize(

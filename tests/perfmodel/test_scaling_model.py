@@ -76,7 +76,7 @@ def test_a_plan_states_the_errors_of_its_kinds():
     "kind, row",
     [
         ("scaling of one node", {"nodes": 1}),
-        ("scaling over TCP", {"stated": {"rdma": "no"}}),
+        ("scaling over TCP", {"comm": "horovod/NCCL, TCP (Azure eth0)"}),
         ("scaling over RDMA", {"network_gbps": 100.0}),
         ("scaling over an unstated network", {}),
         ("scaling of over 500 devices", {"nodes": 64, "devices": 512}),

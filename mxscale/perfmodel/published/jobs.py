@@ -5,6 +5,7 @@ rdma=yes`; docs/scaling-model.md lists them with their defaults. No row, source 
 """
 
 import dataclasses
+import re
 from types import SimpleNamespace
 from typing import Dict, List, Sequence, Tuple
 
@@ -24,6 +25,21 @@ MOST_OF_LINEAR = 1.1  # largest ratio of a prediction to linear scaling
 LEAST_COMPUTE = 0.2  # share of compute in the step of a base, at least
 
 EXCHANGES = {"ring": RING, "kvstore": ALL_TO_ALL, "servers": SERVERS}
+# of a row without exchange=, by the first pattern that its column comm has; "Horovod on 4 servers" means machines
+NAMED = {
+    re.compile(r"horovod|nccl|\bring|all-?reduce|ddp"): RING,
+    re.compile(r"server|\bps\b|\bdist_|byteps"): SERVERS,
+    re.compile(r"kvstore|replicated|\bdevice\b|\blocal\b|mirrored"): ALL_TO_ALL,
+}
+# what the words of comm state, unless `details` does
+STATED = {
+    # host memory, summed by MPI's thread on the processors; the devices go on computing
+    re.compile(r"staged|without nccl"): {"staged": "", "overlap": "perfect"},
+    re.compile(r"\bddp\b|deepspeed"): {"overlap": "perfect"},  # arXiv:2006.15704, sec. 3
+    re.compile(r"infiniband"): {"rdma": "yes", "gbps": "56"},
+    re.compile(r"\btcp\b|\beth"): {"rdma": "no"},
+}
+CLOUD = re.compile(r"azure|\b(?:aws|ec2|gcp)\b|\b[pg]\d\w*\.\d*x?large")
 # quantities of a row that are fields of a Job
 OF_JOB = (
     "gradients", "bytes_each", "nodes", "gpus_per_node", "comm", "servers", "pushes", "largest", "double_buffering",
@@ -38,7 +54,7 @@ class Jobs(SimpleNamespace):
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> "Jobs":
-        rows = [_row(point) for point in points]
+        rows = [_row(point, details_of(point)) for point in points]
         jobs = cls(**{key: np.array([row[key] for row in rows]) for key in rows[0]})
         jobs.devices = jobs.nodes * jobs.gpus_per_node
         jobs.step_s = jobs.batch * jobs.devices / jobs.rate
@@ -46,23 +62,35 @@ class Jobs(SimpleNamespace):
         return jobs
 
 
+def details_of(point: Point) -> Dict[str, str]:
+    """Return the details of a row, and what the words of its column comm state."""
+    words = {}
+    for pattern, those in STATED.items():
+        words.update(those if pattern.search(point.comm.lower()) else {})
+    return {**words, **point.stated}
+
+
 def network_stated(point: Point) -> bool:
     """Return whether a row states the rate or the kind of the network between its nodes."""
-    return bool(point.network_gbps or {"gbps", "rdma"} & point.stated.keys())
+    return bool(point.network_gbps or {"gbps", "rdma"} & details_of(point).keys())
 
 
-def _row(point: Point) -> Dict:
-    """Return the quantities of a row: OF_JOB, and those from which `job` computes other fields."""
-    stated, network, size = point.stated, hardware.network(point.model) or UNKNOWN, _bytes_each(point)
+def _row(point: Point, stated: Dict[str, str]) -> Dict:
+    """Return the quantities of a row and its details: OF_JOB, and those from which `job` computes other fields."""
+    network, size = hardware.network(point.model) or UNKNOWN, _bytes_each(point)
     wire, generation = hardware.link_in_node(stated.get("link") or _usual_link(point.gpu.lower()))
+    comm = point.comm.lower()
+    named = next((exchange for pattern, exchange in NAMED.items() if pattern.search(comm)), RING)
     gbps = point.network_gbps or float(stated.get("gbps") or hardware.usual_gbps(point.gpu))
     rdma = gbps in INFINIBAND_GBPS or gbps >= 200
+    # NCCL opens a connection for each of its rings, and without NVLink it has one ring
+    one_flow = named == RING and not wire and CLOUD.search(f"{comm} {point.note}".lower())
     return {
         "gradients": network.parameters,
         "bytes_each": size,
         "nodes": float(point.nodes),
         "gpus_per_node": point.per_node,
-        "comm": EXCHANGES[stated.get("exchange", "ring")],
+        "comm": EXCHANGES[stated["exchange"]] if "exchange" in stated else named,
         "servers": float(stated.get("servers", 0)),
         "pushes": point.per_node if stated.get("push") == "device" else 1.0,
         "largest": network.largest if "unsplit" in stated else 0.0,
@@ -77,7 +105,7 @@ def _row(point: Point) -> Dict:
         "processors": "processors" in stated,  # CPUs sum in a ring
         "wire": gbps * 1e9 / 8,  # nominal bytes/s of the node's network
         "rdma": stated["rdma"] == "yes" if "rdma" in stated else rdma,
-        "flows": 1.0 if "one_flow" in stated else np.inf,  # connections between nodes
+        "flows": 1.0 if one_flow else np.inf,
         "staged": "staged" in stated,
         "layerwise": "layerwise" in stated,  # one message per layer
         "hidden": stated.get("overlap", "usual"),

@@ -27,7 +27,7 @@ DETAILS = {
     "rdma": "yes|no",
     "bytes": "2|4",  # of a gradient
     "overlap": "none|perfect",
-    **dict.fromkeys(("unsplit", "layerwise", "host", "processors", "staged", "double_buffering", "one_flow"), ""),
+    **dict.fromkeys(("unsplit", "layerwise", "host", "processors", "staged", "double_buffering"), ""),
 }
 
 PER_NODE = 8  # devices per node if the table has no number of nodes
