@@ -21,7 +21,6 @@ from mxscale.cost import prices, run_cost
 from mxscale.environment import description, hosts, machine
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement, threads_per_rank
-from mxscale.environment.system_metrics import sampled
 from mxscale.launcher import budget, commands
 from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Hook, Resources, RunContext, Signals
@@ -229,7 +228,7 @@ def prepare(context: RunContext) -> None:
     command = commands.preparation(str(run), context.attempt, available_cores(), os.environ)
     deadline = math.inf if config.budget.dry_run else budget.deadline(run, config.budget, context.attempt)
     child = subprocess.Popen(command.argv, env=command.env, start_new_session=True)
-    with kept_alive(run), sampled(run, context.attempt):
+    with kept_alive(run):
         terminated, spent = None, False
         while child.poll() is None:
             spent = time.time() > deadline - budget.SHUTDOWN_S

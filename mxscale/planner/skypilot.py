@@ -31,7 +31,7 @@ from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
 FOLDER, IMAGES = "/mnt/mxscale", "/mnt/images"  # of the storage, and of a copy of data.root
-BUCKET, SHARE = re.compile(r"[a-z0-9]+://[^/].*"), re.compile(r"[\w.-]+:/(?!/).*")
+BUCKET, SHARE = re.compile(r"^[a-z0-9]+://[^/].*"), re.compile(r"^[\w.-]+:/(?!/).*")
 UNUSED = "unused"  # data.root, data.train, data.val of a plan that names none
 
 HEADER = """\

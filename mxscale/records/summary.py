@@ -120,11 +120,10 @@ def _early_end(run: RunDir) -> Optional[str]:
 
 
 def _others(run: RunDir) -> Optional[str]:
-    """Return what other programs used during the training of the last attempt, if that was much."""
-    name, attempt = f"system/{system_metrics.OTHERS}", run.attempts[-1].attempt
-    began_ms = next((line["time_ms"] for line in run.lines() if line["attempt"] == attempt), 0)
-    samples = (line for line, _ in run.lines_from(0, SYSTEM) if line["attempt"] == attempt)
-    shares = [line["metrics"][name] for line in samples if name in line["metrics"] and line["time_ms"] >= began_ms]
+    """Return what other programs used during the last attempt, if that was much."""
+    name = f"system/{system_metrics.OTHERS}"
+    lines = [line for line, _ in run.lines_from(0, SYSTEM) if line["attempt"] == run.attempts[-1].attempt]
+    shares = [line["metrics"][name] for line in lines if name in line["metrics"]]
     return remark(statistics.mean(shares or [0.0]), "used") or None
 
 

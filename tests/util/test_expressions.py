@@ -13,6 +13,7 @@ import pytest
 import mxscale
 from mxscale.config.schema import RULES
 from mxscale.config.verb_settings import REGISTERED
+from mxscale.cost.price_table import CLOUDS
 from mxscale.data.public import fetch
 from mxscale.doctor.checks import IMPORT_FIXES
 from mxscale.perfmodel.published.rows import DETAILS
@@ -39,6 +40,7 @@ HELD = {
     ("config/setting.py", "self.pattern"): [REGISTERED, *(rule.pattern for rule in RULES.values() if rule.pattern)],
     ("data/public/formats.py", "'\\\\d{3}\\\\.' if data.clutter else '(?!257)\\\\d{3}\\\\.'"): [r"(?!257)\d{3}\."],
     ("data/public/fetch.py", "pattern"): [pattern for pattern, _ in fetch.CAUSES],
+    ("cost/price_table.py", "CLOUDS[cloud].listed"): [source.listed for source in CLOUDS.values()],
 }
 PUMPS = ["a", "-", "a-", "0", " ", "\n", "=", "/", "'", "\t\n"]
 
