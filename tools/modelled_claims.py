@@ -13,8 +13,7 @@ from hydra import initialize_config_dir
 
 from mxscale.cli import CONF, composition
 from mxscale.config.datasets import DATASETS
-from mxscale.config.schema import Machine, from_dict
-from mxscale.config.validation import validate
+from mxscale.config.schema import Machine
 from mxscale.cost import prices
 from mxscale.perfmodel import scenarios
 from mxscale.planner import planning
@@ -57,7 +56,7 @@ def plan(*settings: str) -> Dict:
     with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
         composed = composition.of_run(composition.compose("plan", [f"plan.images={IMAGENET}", *settings]))
     values, verb = composition.separated(composed, "plan")
-    result = planning.solve(validate(from_dict(planning.without_data(values))), verb.plan)
+    result = planning.solve(planning.config_of(values), verb.plan)
     [row] = scenarios.rows(result.plans, range(len(result.plans["hours"])))
     return {**row, "inputs": result.inputs}
 

@@ -14,8 +14,6 @@ import numpy as np
 from hydra import initialize_config_dir
 
 from mxscale.cli import CONF, composition
-from mxscale.config.schema import from_dict
-from mxscale.config.validation import validate
 from mxscale.perfmodel.scenarios import Plans
 from mxscale.planner import choice, planning
 from mxscale.planner.choice import Limits
@@ -166,7 +164,7 @@ def main(path: str, *overrides: str) -> None:
     with initialize_config_dir(str(CONF.resolve()), version_base="1.3"):
         composed = composition.of_run(composition.compose("plan", list(overrides)))
     values, verb = composition.separated(composed, "plan")
-    config = validate(from_dict(planning.without_data(values)))
+    config = planning.config_of(values)
     result = planning.solve(config, verb.plan)
     draw(result.plans, result.limits, list(result.answer.values()), config.model.name, path)
 

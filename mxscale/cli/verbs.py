@@ -28,8 +28,7 @@ def plan(values: dict, options: verb_settings.PlanVerb) -> None:
 
     hydra = HydraConfig.get()
     chosen = [f"{group}={hydra.runtime.choices[group]}" for group in ("data", "model")]
-    config = validate(from_dict(planning.without_data(values)))
-    planning.main(config, options.plan, options.json, [*hydra.overrides.task, *chosen])
+    planning.main(planning.config_of(values), options.plan, options.json, [*hydra.overrides.task, *chosen])
 
 
 def prices(values: dict, options: verb_settings.Prices) -> None:

@@ -196,7 +196,12 @@ class Plan:
     output: Optional[str] = setting(None, "folder for plan.csv, with every plan; null: RUNS/plan")
     task: Optional[str] = file_name("SkyPilot task to write for the first recommended plan; null: none", ".yaml")
     image: Optional[str] = setting(None, "task: image that trains, in a registry (docs/scale-out.md)")
-    storage: Optional[str] = setting(None, "task: where run directories stay: s3://BUCKET, or NFS as HOST:/PATH")
+    storage: Optional[str] = setting(
+        None,
+        "task: where run directories stay, a bucket or an NFS share",
+        pattern=r"[a-z0-9]+://[^/].*|[\w.-]+:/(?!/).*",
+        form="s3://BUCKET or HOST:/PATH",
+    )
 
     def listed(self, key: str, default: Any) -> list:
         """Return the distinct values of a key, or [default] if it is null. Raises ConfigError."""

@@ -12,8 +12,9 @@ import numpy as np
 from mxscale.config.backends import DEFAULT, MODELLED, SERVERS
 from mxscale.config.datasets import DATASETS
 from mxscale.config.price_sources import PRICE_SOURCES
-from mxscale.config.schema import Config, Machine
+from mxscale.config.schema import Config, Machine, from_dict
 from mxscale.config.sizes import bucket_bytes
+from mxscale.config.validation import validate
 from mxscale.config.verb_settings import Plan
 from mxscale.cost.run_cost import pricing
 from mxscale.data.class_names import class_names
@@ -45,12 +46,15 @@ def main(config: Config, settings: Plan, as_json: bool, typed: Sequence[str]) ->
     echo(json.dumps(as_object(result, written)) if as_json else as_text(result, written))
 
 
-def without_data(values: dict) -> dict:
-    """Return the settings with placeholders for missing data paths: a plan reads only a given folder of images."""
+def config_of(values: dict) -> Config:
+    """Return the config of composed values, UNUSED for missing data paths: a plan reads only a given folder of images.
+
+    Raises ConfigError.
+    """
     entry = DATASETS.get(values["data"]["kind"])
-    for name in ("root",) if entry and entry.folder else ("root", "train", "val"):
-        values["data"][name] = values["data"][name] or UNUSED
-    return values
+    unused = {name: UNUSED for name in (("root",) if entry and entry.folder else ("root", "train", "val"))}
+    given = {name: path for name, path in values["data"].items() if path or name not in unused}
+    return validate(from_dict({**values, "data": {**unused, **given}}))
 
 
 def solve(config: Config, settings: Plan) -> "Result":

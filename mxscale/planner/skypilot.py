@@ -7,7 +7,6 @@ variables").
 
 import math
 import os
-import re
 import shlex
 import textwrap
 from datetime import date
@@ -31,7 +30,6 @@ from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 
 FOLDER, IMAGES = "/mnt/mxscale", "/mnt/images"  # of the storage, and of a copy of data.root
-BUCKET, SHARE = re.compile(r"^[a-z0-9]+://[^/].*"), re.compile(r"^[\w.-]+:/(?!/).*")
 UNUSED = "unused"  # data.root, data.train, data.val of a plan that names none
 
 HEADER = """\
@@ -69,14 +67,14 @@ def write(config: Config, settings: Plan, plan: Dict, price: Price, typed: Seque
         ConfigError: SkyPilot can't rent the plan, a setting is missing, or the file can't be written.
     """
     _check(config, settings, plan, price)
-    shared = SHARE.fullmatch(settings.storage)
+    bucket = "://" in settings.storage  # else an NFS share
     devices = str(plan["devices"] // plan["nodes"])
     variables, mounts = {"MXSCALE_FOLDER": FOLDER, "MXSCALE_RUNS": f"{FOLDER}/runs", "DEVICES": devices}, {}
-    if shared:
-        variables["SHARE"] = settings.storage
-    else:
+    if bucket:
         variables["MXSCALE_ROOT"] = "yes"  # the files of a bucket belong to root
         mounts[FOLDER] = {"source": settings.storage, "mode": "MOUNT_CACHED"}
+    else:
+        variables["SHARE"] = settings.storage
     if _copies_root(config):
         mounts[IMAGES] = os.path.abspath(config.data.root)
     # SkyPilot recovers from a preemption in any case. A budget that is spent has the same status as an interruption
@@ -95,7 +93,7 @@ def write(config: Config, settings: Plan, plan: Dict, price: Price, typed: Seque
         **({"file_mounts": mounts} if mounts else {}),
     }
     text = yaml.safe_dump(task, sort_keys=False)
-    if shared:
+    if not bucket:
         text += f"setup: |\n{textwrap.indent(MOUNT, '  ')}"
     command = shlex.join(_command(config, plan, price, typed))
     text += f'run: |\n{textwrap.indent(SCRIPT.read_text(), "  ")}  {command} "${{where[@]}}"\n'
@@ -119,9 +117,10 @@ def _check(config: Config, settings: Plan, plan: Dict, price: Price) -> None:
     if not settings.image:
         raise ConfigError("plan.image is missing: an image in a registry, such as REGISTRY/mxscale:source")
     # In a bucket, what one machine writes appears on the others too late
-    forms = {"HOST:/PATH of an NFS share": SHARE, **({"s3://BUCKET": BUCKET} if plan["nodes"] == 1 else {})}
-    if not any(form.fullmatch(settings.storage or "") for form in forms.values()):
-        raise ConfigError(f"plan.storage={settings.storage}: expected {' or '.join(forms)}, where run directories stay")
+    several = plan["nodes"] > 1
+    if settings.storage is None or (several and "://" in settings.storage):
+        expected = "HOST:/PATH of an NFS share" + ("" if several else " or s3://BUCKET")
+        raise ConfigError(f"plan.storage={settings.storage}: expected {expected}, where run directories stay")
     _check_paths(config)
 
 

@@ -101,6 +101,7 @@ def test_a_folder_of_images_here_is_copied(task, tmp_path, photo):
     [
         ([*RECORDS, "plan.nodes=1", BUCKET], ["plan.image is missing", "REGISTRY"]),
         ([*RECORDS, "plan.nodes=1", IMAGE], ["plan.storage=None", "HOST:/PATH", "s3://BUCKET"]),
+        ([*RECORDS, "plan.nodes=1", IMAGE, "plan.storage=/mnt"], ["plan.storage=/mnt", "HOST:/PATH", "s3://BUCKET"]),
         ([*RECORDS, "plan.nodes=2", IMAGE, BUCKET], ["plan.storage=s3://bucket", "HOST:/PATH"]),
         ([*RECORDS, "plan.nodes=2", "plan.comm=parameter_server", IMAGE, SHARE], ["are alike", "plan.servers=0"]),
         (["data=imagefolder", "data.num_classes=5", "plan.images=999", "plan.nodes=1", IMAGE, BUCKET],
@@ -115,8 +116,8 @@ def test_a_folder_of_images_here_is_copied(task, tmp_path, photo):
          ["machine=runpod"]),
         ([*RECORDS, "plan.nodes=1", "plan.task=no/such/sky.yaml", IMAGE, BUCKET], ["plan.task=no/such/sky.yaml"]),
     ],
-    ids=["image", "storage", "bucket of several", "servers", "data", "path of a file", "path of a folder",
-         "weights", "other GPU", "limit", "machine", "RunPod", "folder"],
+    ids=["image", "storage", "form of storage", "bucket of several", "servers", "data", "path of a file",
+         "path of a folder", "weights", "other GPU", "limit", "machine", "RunPod", "folder"],
 )  # fmt: skip
 def test_what_cannot_become_a_task_is_one_line(task, settings, expected):
     contains(error_of(task, *P3, *settings), *expected)
