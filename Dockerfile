@@ -4,6 +4,7 @@
 #   ngc      NVIDIA's last MXNet image with its MXNet and Horovod
 #   source   MXNet 1.9.1 from the Apache release: CUDA, cuDNN, NCCL, OpenBLAS, OpenCV
 #   cuda-debian, cuda-debian-run  CUDA 11.8, cuDNN and NCCL on Debian, for CUDA_IMAGE and CUDA_RUNTIME_IMAGE
+#   wheel-gpu  the wheel mxnet-cu117 with NVIDIA's wheels of CUDA 11, for GPUs from Pascal to Ampere
 #   cu90     the pip package mxnet-cu90 with the CUDA 9.0 libraries of an old NVIDIA image
 #   test     cpu, or with --build-arg BUILD=source that image, with the tests
 #   mlflow   the tracking server, and the server of registered models
@@ -16,13 +17,12 @@
 ARG CUDA_IMAGE=nvcr.io/nvidia/cuda:11.8.0-cudnn8-devel-ubuntu22.04
 ARG CUDA_RUNTIME_IMAGE=nvcr.io/nvidia/cuda:11.8.0-cudnn8-runtime-ubuntu22.04
 ARG CUDA9_IMAGE=nvcr.io/nvidia/mxnet:18.06-py3
-ARG CU90_BASE=debian-build
 ARG NGC_TAG=24.06-py3
 ARG NGC_IMAGE=nvcr.io/nvidia/mxnet:${NGC_TAG}
 # download | local: with `local` the unpacked release is in docker/mxnet-src/, for Docker before 23, which has no
 # --build-context mxnet-src=DIR
 ARG MXNET_SRC=download
-# cpu | source | cu90: the image that `test` extends
+# cpu | source | wheel-gpu | cu90: the image that `test` extends
 ARG BUILD=cpu
 ARG VERSION=0.1.0
 
@@ -137,6 +137,46 @@ COPY --from=cuda-debian /etc/apt /etc/apt
 COPY --from=cuda-debian /usr/lib/x86_64-linux-gnu/libcudnn*.so.8 /usr/lib/x86_64-linux-gnu/libnccl.so.2 \
     /usr/lib/x86_64-linux-gnu/
 RUN ldconfig
+# As in NVIDIA's images: container runtimes make GPUs visible by these
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+# ---------------------------------------------------------------- wheel-gpu
+
+# Nothing of MXNet is compiled; cuda-debian has the compiler that Horovod needs.
+FROM cuda-debian AS wheel-gpu-build
+COPY requirements/rank.lock requirements/horovod.lock requirements/install-horovod /requirements/
+COPY requirements/flavours /requirements/flavours
+COPY docker/install-packages /usr/local/bin/
+# A stub of libcuda replaces a missing driver while MXNet is imported
+RUN mkdir /stubs && ln -s /usr/local/cuda/lib64/stubs/libcuda.so /stubs/libcuda.so.1
+RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca \
+    USE_CUDA=ON HOROVOD_BUILD_CUDA_CC_LIST=60,70,80,86 LD_LIBRARY_PATH=/stubs \
+    with-ca install-packages mxnet-cu117==1.9.1
+
+FROM debian-run AS wheel-gpu-packages
+COPY --from=wheel-gpu-build /opt/venv /opt/venv
+RUN printf '%s\n' /opt/venv/lib/python3*/site-packages/nvidia/*/lib >/etc/ld.so.conf.d/cuda.conf && ldconfig
+RUN --mount=type=bind,from=wheel-gpu-build,source=/usr/lib/x86_64-linux-gnu/stubs,target=/stubs \
+    --mount=type=bind,source=docker/check-features,target=/usr/local/bin/check-features \
+    mkdir /tmp/stub && ln -s /stubs/libcuda.so /tmp/stub/libcuda.so.1 && export LD_LIBRARY_PATH=/tmp/stub \
+    && check-features CUDA CUDNN NCCL OPENMP BLAS_OPEN LAPACK MKLDNN OPENCV DIST_KVSTORE \
+    && python3 -c 'import horovod.mxnet as hvd; assert hvd.nccl_built() and hvd.gloo_built() and hvd.mpi_built()' \
+    && rm -r /tmp/stub
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+FROM wheel-gpu-packages AS wheel-gpu
+ARG COMMIT=unknown
+ARG VERSION
+LABEL org.opencontainers.image.title="mxscale (wheel-gpu)" \
+      org.opencontainers.image.description="Training of image classifiers with MXNet's wheel for CUDA 11 and Horovod" \
+      org.opencontainers.image.base.name=debian:bookworm-slim org.opencontainers.image.version=$VERSION \
+      org.opencontainers.image.revision=$COMMIT com.mxscale.build=wheel-gpu
+COPY --from=code / /
+RUN /mxscale/docker/finish wheel-gpu
+ENV MXSCALE_IDENTITY=/mxscale/build.json
+WORKDIR /mxscale
+ENTRYPOINT ["/mxscale/docker/entrypoint"]
+CMD ["python", "train.py"]
 
 # ---------------------------------------------------------------- source
 
@@ -212,8 +252,7 @@ CMD ["python", "train.py"]
 # ---------------------------------------------------------------- cu90
 
 # What CUDA9_IMAGE contains, without code: Horovod can be compiled against mxnet-cu90, and both imported, on machines that
-# do not reach NVIDIA's registry. --build-arg CUDA9_IMAGE=cuda9-stubs --build-arg CUDA_IMAGE=cuda-debian
-# --build-arg CU90_BASE=cuda-debian; the image cannot train.
+# do not reach NVIDIA's registry. --build-arg CUDA9_IMAGE=cuda9-stubs; the image cannot train.
 FROM cuda-debian AS cuda9-stubs
 COPY requirements/flavours/mxnet-cu90==1.5.0.lock /requirements/
 COPY docker/stub-cuda9 /usr/local/bin/
@@ -227,19 +266,14 @@ FROM ${CUDA9_IMAGE} AS cuda9
 COPY docker/collect-cuda9 /usr/local/bin/
 RUN collect-cuda9 /cuda9
 
-# Horovod compiles a kernel, and the compiler of CUDA 9.0 supports no g++ that is still available
-FROM ${CUDA_IMAGE} AS cuda11
-
-FROM ${CU90_BASE} AS cu90-build
-RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-11 >/dev/null
+# Horovod compiles a kernel with the compiler of CUDA 11: that of 9.0 supports no g++ that is still available
+FROM cuda-debian AS cu90-build
 COPY requirements/rank.lock requirements/horovod.lock requirements/install-horovod /requirements/
 COPY requirements/flavours /requirements/flavours
 COPY docker/install-packages /usr/local/bin/
 COPY --from=cuda9 /cuda9 /usr/local/cuda9
 RUN ldconfig /usr/local/cuda9
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca \
-    --mount=type=bind,from=cuda11,source=/usr/local/cuda-11.8,target=/usr/local/cuda \
     CC=gcc-11 CXX=g++-11 HOROVOD_CUDA_HOME=/usr/local/cuda HOROVOD_BUILD_CUDA_CC_LIST=60,70 \
     LD_LIBRARY_PATH=/usr/local/cuda9:/usr/local/cuda9/stubs with-ca install-packages mxnet-cu90==1.5.0
 
@@ -247,6 +281,7 @@ FROM debian-run AS cu90-packages
 COPY --from=cu90-build /opt/venv /opt/venv
 COPY --from=cuda9 /cuda9 /usr/local/cuda9
 RUN rm -rf /usr/local/cuda9/stubs && echo /usr/local/cuda9 >/etc/ld.so.conf.d/cuda9.conf && ldconfig
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 RUN --mount=type=bind,from=cuda9,source=/cuda9/stubs,target=/stubs LD_LIBRARY_PATH=/stubs python3 -c 'import horovod.mxnet'
 
 FROM cu90-packages AS cu90

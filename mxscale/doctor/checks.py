@@ -60,7 +60,7 @@ IMPORT_FIXES = (
     (r"No module named 'mxnet'", "make setup"),
     (r"No module named", "make setup installs all packages"),
     (r"libcuda\.so", "this MXNet needs the NVIDIA driver: add -f compose.gpu.yml, or use an image or a wheel for CPUs"),
-    (r"lib(cu|nccl|nv)\w{0,50}\.so", "this MXNet needs those CUDA libraries: use the image with BUILD=source or ngc"),
+    (r"lib(cu|nccl|nv)\w{0,50}\.so", "this MXNet needs those CUDA libraries: use the image with BUILD=wheel-gpu, source or ngc"),
     (r"\.so\S{0,50} cannot open shared object", "install that library (in Debian, apt-file search finds its package)"),
     (r"SIGILL", "this processor lacks instructions that MXNet was built with: build it from source"),
 )
@@ -125,7 +125,7 @@ def gpu(facts: dict, run: PlannedRun):
         return OK, f"{mxnet['gpus']} x {' + '.join(sorted(set(names))) or 'unknown'}"
     missing = FAIL if run.device == "gpu" else WARN
     if "CUDA" not in mxnet["features"]:
-        fix = "use the image with BUILD=source or ngc, or set launch.device=cpu"
+        fix = "use the image with BUILD=wheel-gpu, source or ngc, or set launch.device=cpu"
         if names:
             return missing, f"{names[0]} is present, but this MXNet was built for CPUs", fix
         return (FAIL, "none, and this MXNet was built for CPUs", fix) if missing == FAIL else (OK, "none")
@@ -166,7 +166,7 @@ def nccl(facts: dict, run: PlannedRun):
         return None
     linked, built = facts["mxnet"]["linked"].get("nccl"), facts["mxnet"]["horovod"].get("nccl")
     if not built:
-        fix = "build Horovod with HOROVOD_GPU_OPERATIONS=NCCL: the images with BUILD=source or ngc"
+        fix = "build Horovod with HOROVOD_GPU_OPERATIONS=NCCL: the images with BUILD=wheel-gpu, source or ngc"
         return WARN, "Horovod was built without NCCL: gradients pass through the CPU", fix
     if linked and _numbers(linked)[:2] != _numbers(built)[:2]:
         cause = f"MXNet has {linked} and Horovod {built}: two versions in one process"
