@@ -8,8 +8,8 @@ from mxscale.util.errors import ConfigError
 # The variables that ranks inherit. horovodrun repeats its environment in a command line that every user of the machine
 # can read. Nothing else, in particular no credential, is therefore passed on.
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH",
-             "NVIDIA_VISIBLE_DEVICES", "VIRTUAL_ENV")  # fmt: skip
-INHERITED_PREFIXES = ("CUDA_", "MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_")
+             "NVIDIA_VISIBLE_DEVICES", "OPAL_PREFIX", "VIRTUAL_ENV")  # fmt: skip
+INHERITED_PREFIXES = ("CUDA_", "MXNET_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "OMP_", "KMP_", "FI_", "UCX_")
 PRIVATE = ("MXNET_GLUON_REPO",)  # an address, possibly with a password, that no rank needs
 
 # What launchers set for each process that they start. MXNet and Horovod read them when they are imported or started,

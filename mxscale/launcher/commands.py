@@ -105,7 +105,7 @@ def _over_ssh(host: Host, command: Command, environ: Mapping[str, str]) -> Comma
 
 def preparation(run_dir: str, attempt: int, cores: int, environ: Mapping[str, str]) -> Command:
     """Return the command of the preparation. It may download data, so it inherits all environment variables."""
-    argv = [sys.executable, "-m", "mxscale.train.prepare", str(run_dir), str(attempt)]
+    argv = [sys.executable, "-m", "mxscale.train.preparation", str(run_dir), str(attempt)]
     env = {**environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(cores)}
     return Command(argv, env)
 

@@ -1,11 +1,10 @@
-"""The preparation, a child process before any rank starts: `python -m mxscale.train.prepare RUN_DIR ATTEMPT`.
+"""The preparation of a run, before any rank starts.
 
 It packs the data if necessary and checks the network, its weights, the optimizer and the back end. It also derives the
-number of ranks and the batch sizes. An invalid setting is one line in refused.json and exit status 2. Ranks neither
-pack nor download.
+number of ranks and the batch sizes. Ranks neither pack nor download.
 """
 
-import sys
+import os
 from dataclasses import replace
 from typing import Optional, Sequence, Tuple, Union
 
@@ -18,11 +17,9 @@ from mxscale.config.sizes import auto_ranks, sizes
 from mxscale.data import pack
 from mxscale.data.manifest import split_of
 from mxscale.distributed.backend_checks import check_backend
-from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement
 from mxscale.models import graph_trial
-from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan, Split
 from mxscale.train import builders, pretrained_init
@@ -30,7 +27,6 @@ from mxscale.train.build_facts import build
 from mxscale.train.checkpointer import Checkpoint, resumable
 from mxscale.train.optim.optimizer import make_optimizer
 from mxscale.util.errors import ConfigError
-from mxscale.util.redaction import redact
 
 
 def prepare(run: RunDir, config: Config) -> None:
@@ -98,6 +94,12 @@ def choose_device(config: Config) -> str:
     requested, gpus = config.launch.device, mx.context.num_gpus()
     if requested == "gpu" and not gpus:
         raise ConfigError("launch.device=gpu: MXNet sees no GPU here; use launch.device=cpu")
+    allocated = os.environ.get("SLURM_GPUS_ON_NODE", "0")
+    if requested == "auto" and not gpus and allocated != "0":
+        raise ConfigError(
+            f"launch.device=auto: Slurm allocated GPUs of this node (SLURM_GPUS_ON_NODE={allocated}), and MXNet sees none; "
+            "use a build for GPUs (docs/gpus.md), or set launch.device=cpu"
+        )
     device = "gpu" if gpus and requested != "cpu" else "cpu"
     if device == "cpu" and config.precision != "float32":
         raise ConfigError(f"precision={config.precision} needs a GPU; use precision=float32")
@@ -189,18 +191,3 @@ def check_network(config: Config, plan: Plan) -> None:
         raise ConfigError(
             f"model.name={config.model.name} returns {scores[1:]} scores per image, expected {plan.classes}"
         )
-
-
-def main(run_path: str, attempt: int) -> int:
-    run = RunDir(run_path)
-    end_with_parent(run, attempt)
-    try:
-        prepare(run, run.config())
-    except ConfigError as error:
-        run.write("refused.json", {"error": redact(str(error))})
-        return directory.REFUSED
-    return directory.DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))

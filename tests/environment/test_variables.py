@@ -97,3 +97,12 @@ def test_ranks_and_records_get_no_address_with_a_password():
 @pytest.mark.slow
 def test_run_without_writable_home_trains(cli):
     assert cli("train", "launch.ranks=2", "max_steps=1", env={"HOME": "/proc"}).run.status().state == "FINISHED"
+
+
+def test_an_mxnet_that_does_not_load_here_is_refused(cli, tmp_path):
+    library = tmp_path / "libmxnet.so"
+    library.write_text("no library")
+    ended = cli("train", env={"MXNET_LIBRARY_PATH": str(library)}, expect=2)
+    (line,) = ended.err.splitlines()
+    assert line.startswith("error: MXNet can't be loaded: ") and "libmxnet.so" in line and "mxscale doctor" in line
+    assert not list((cli.folder / "train").glob("*"))

@@ -40,9 +40,9 @@ def verb(argv) -> int:
 
 
 def _prepare(context) -> None:
-    from mxscale.train import prepare
+    from mxscale.train import preparation
 
-    status = forked(prepare.main, str(context.run), context.attempt)
+    status = forked(preparation.main, str(context.run), context.attempt)
     if status:
         refused = context.run.read("refused.json") or {}
         raise ConfigError(refused.get("error", f"the preparation ended with status {status}"))

@@ -144,7 +144,7 @@ def preparation_of(process):
     """Return the preparation among the children of a run's process, None before it starts."""
     for child in psutil.Process(process.pid).children():
         with suppress(psutil.Error):  # it has ended
-            if "mxscale.train.prepare" in child.cmdline():
+            if "mxscale.train.preparation" in child.cmdline():
                 return child
     return None
 

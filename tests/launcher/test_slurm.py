@@ -47,20 +47,24 @@ SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
 AccountingStorageType=accounting_storage/none
 ReturnToService=2
-NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
+GresTypes=gpu
+NodeName={host} NodeAddr=127.0.0.1 CPUs=2 Gres=gpu:2 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def command_of(tmp_path, nodes, tasks, *settings):
-    """Return the command that the batch script starts, with stand-ins for `scontrol` and Python."""
-    (tmp_path / "scontrol").write_text(f"#!/bin/sh\nprintf '%s\\n' {' '.join(nodes)}\n")
-    (tmp_path / "python").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
-    for name in ("scontrol", "python"):
+def command_of(tmp_path, nodes, tasks, *settings, **variables):
+    """Return the command that the batch script starts, with stand-ins for the programs that it calls."""
+    stand_ins = {
+        "scontrol": f"printf '%s\\n' {' '.join(nodes)}", "srun": f'echo "$@" >{tmp_path}/srun.words',
+        "python": "printf '%s\\n' \"$@\"", "apptainer": "printf '%s\\n' apptainer \"$@\"", "timeout": "",
+    }  # fmt: skip
+    for name, line in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
         (tmp_path / name).chmod(0o755)
     env = {
         "PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHON": "python", "SLURM_SUBMIT_DIR": str(ROOT),
-        "SLURM_JOB_NODELIST": "any", "SLURM_TASKS_PER_NODE": tasks,
+        "SLURM_JOB_NODELIST": "any", "SLURM_TASKS_PER_NODE": tasks, "HOME": str(tmp_path), **variables,
     }  # fmt: skip
     done = subprocess.run([SCRIPT, *settings], env=env, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
@@ -77,6 +81,21 @@ def command_of(tmp_path, nodes, tasks, *settings):
 )
 def test_allocation_becomes_ranks_or_hosts(tmp_path, nodes, tasks, where):
     assert command_of(tmp_path, nodes, tasks, "name=a b") == ["train.py", where, "resume=auto", "name=a b"]
+
+
+def test_ranks_of_a_container_start_on_other_nodes_by_an_sshd_in_it(tmp_path):
+    keys = tmp_path / ".mxscale-keys"
+    binds = f"{keys}:/keys,{keys}/config:/etc/ssh/ssh_config.d/mxscale.conf"
+    container = ["apptainer", "exec", "--nv", "--bind", binds, "a.sif"]
+    command = command_of(tmp_path, ["n1"], "8", CONTAINER="a.sif")
+    assert command == [*container, "python", "train.py", "launch.ranks=8", "resume=auto"]
+    assert not (tmp_path / "srun.words").exists()
+    command = command_of(tmp_path, ["n1", "n2", "n3"], "8(x3)", CONTAINER="a.sif")
+    assert command == [*container, "python", "train.py", "launch.hosts=[n1:8,n2:8,n3:8]", "resume=auto"]
+    words = (tmp_path / "srun.words").read_text().split()
+    assert {"--nodes=2", "--ntasks=2", "--relative=1"} <= set(words)
+    assert words[-7:] == [*container, "/mxscale/docker/worker"]
+    assert keys.stat().st_mode & 0o777 == 0o700
 
 
 class Slurm:
@@ -135,6 +154,7 @@ def slurm():
     host = socket.gethostname().partition(".")[0]
     ports = {"controller_port": free_port(), "node_port": free_port()}
     (folder / "slurm.conf").write_text(SLURM_CONF.format(host=host, folder=folder, **ports))
+    (folder / "gres.conf").write_text("Name=gpu File=/dev/zero\nName=gpu File=/dev/full\n")  # devices in place of GPUs
     (folder / "munge.key").touch(0o600)
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))
     for name in ("state", "spool"):
@@ -188,6 +208,17 @@ def test_job_matches_weights_of_a_run_outside(slurm, cli):
     assert run.plan().sizes.ranks == 2
     outside = cli("train", "launch.ranks=2", "launch.threads=1")
     assert run.read("status.json")["params_sha256"] == outside.sha
+
+
+@pytest.mark.slow
+def test_job_with_gpus_does_not_train_on_the_cpu_by_mistake(slurm, cli):
+    gpus = ["--gpus-per-node=2"]
+    refused = slurm.submit(cli, options=gpus)
+    assert slurm.ended(refused)["ExitCode"] == "2:0", slurm.output(refused)
+    errors = re.findall("^error: .*", slurm.output(refused), re.MULTILINE)
+    assert len(errors) == 1 and "(SLURM_GPUS_ON_NODE=2), and MXNet sees none" in errors[0]
+    chosen = slurm.submit(cli, "launch.device=cpu", options=gpus)
+    assert slurm.ended(chosen)["JobState"] == "COMPLETED", slurm.output(chosen)
 
 
 @pytest.mark.slow

@@ -1,0 +1,37 @@
+"""The preparation's process: `python -m mxscale.train.preparation RUN_DIR ATTEMPT`.
+
+A refused run, also one whose MXNet does not load on this machine, is one line in refused.json and exit status 2.
+"""
+
+import sys
+from typing import Callable
+
+from mxscale.distributed.heartbeat import end_with_parent
+from mxscale.rundir.directory import DONE, REFUSED, RunDir
+from mxscale.util.errors import ConfigError
+from mxscale.util.redaction import redact
+
+
+def loaded() -> Callable:
+    """Return the function that prepares a run; raise ConfigError if MXNet lacks a library, such as the driver's."""
+    try:
+        from mxscale.train.prepare import prepare
+    except OSError as error:
+        raise ConfigError(f"MXNet can't be loaded: {error}; see `mxscale doctor`") from error
+    return prepare
+
+
+def main(run_path: str, attempt: int) -> int:
+    run = RunDir(run_path)
+    end_with_parent(run, attempt)
+    try:
+        prepare = loaded()
+        prepare(run, run.config())
+    except ConfigError as error:
+        run.write("refused.json", {"error": redact(str(error))})
+        return REFUSED
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))
