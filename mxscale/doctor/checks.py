@@ -60,7 +60,7 @@ IMPORT_FIXES = (
     (r"No module named 'mxnet'", "make setup"),
     (r"No module named", "make setup installs all packages"),
     (r"libcuda\.so", "this MXNet needs the NVIDIA driver: add -f compose.gpu.yml, or use an image or a wheel for CPUs"),
-    (r"lib(cu|nccl|nv)\w{0,50}\.so", "this MXNet needs those CUDA libraries: use the image with BUILD=wheel-gpu, source or ngc"),
+    (r"lib(cu|nccl|nv)\w{0,50}\.so", "MXNet needs those CUDA libraries: use the image with BUILD=wheel-gpu or source"),
     (r"\.so\S{0,50} cannot open shared object", "install that library (in Debian, apt-file search finds its package)"),
     (r"SIGILL", "this processor lacks instructions that MXNet was built with: build it from source"),
 )

@@ -97,8 +97,8 @@ def choose_device(config: Config) -> str:
     allocated = os.environ.get("SLURM_GPUS_ON_NODE", "0")
     if requested == "auto" and not gpus and allocated != "0":
         raise ConfigError(
-            f"launch.device=auto: Slurm allocated GPUs of this node (SLURM_GPUS_ON_NODE={allocated}), and MXNet sees none; "
-            "use a build for GPUs (docs/gpus.md), or set launch.device=cpu"
+            f"launch.device=auto: Slurm allocated GPUs (SLURM_GPUS_ON_NODE={allocated}), and MXNet sees none; use a "
+            "build for GPUs (docs/gpus.md), or set launch.device=cpu"
         )
     device = "gpu" if gpus and requested != "cpu" else "cpu"
     if device == "cpu" and config.precision != "float32":

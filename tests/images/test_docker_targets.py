@@ -62,7 +62,7 @@ def vendor(tmp_path):
         f" && rm -rf {site}/hydra* {site}/mlflow* {site}/omegaconf* \\",
         # NVIDIA pins its own packages, and starts commands by a script that prints a banner
         " && mkdir -p /etc/pip /opt/nvidia && echo 'hydra-core<1' >/etc/pip/constraint.txt \\",
-        " && printf '#!/bin/bash\\necho \"== MXNet ==\"\\nexec \"$@\"\\n' >/opt/nvidia/nvidia_entrypoint.sh \\",
+        ' && printf \'#!/bin/bash\\necho "== MXNet =="\\nexec "$@"\\n\' >/opt/nvidia/nvidia_entrypoint.sh \\',
         " && chmod 755 /opt/nvidia/nvidia_entrypoint.sh",
         "ENV PIP_CONSTRAINT=/etc/pip/constraint.txt BASH_ENV=/etc/bash.bashrc OPAL_PREFIX=/usr",
         'ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh"]',
