@@ -4,7 +4,7 @@
 #   ngc      NVIDIA's last MXNet image with its MXNet and Horovod
 #   source   MXNet 1.9.1 from the Apache release: CUDA, cuDNN, NCCL, OpenBLAS, OpenCV
 #   cuda-debian, cuda-debian-run  CUDA 11.8, cuDNN and NCCL on Debian, for CUDA_IMAGE and CUDA_RUNTIME_IMAGE
-#   wheel-gpu  the wheel mxnet-cu117 with NVIDIA's wheels of CUDA 11, for GPUs from Pascal to Ampere
+#   wheel-gpu  the wheel mxnet-cu117 with NVIDIA's wheels of CUDA 11, for GPUs from Pascal to Ada
 #   cu90     the pip package mxnet-cu90 with the CUDA 9.0 libraries of an old NVIDIA image
 #   test     cpu, or with --build-arg BUILD=source that image, with the tests
 #   mlflow   the tracking server, and the server of registered models

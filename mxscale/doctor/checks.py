@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import List
 
-from mxscale.environment.machine import SHM_NOT_WRITABLE, UNLIMITED
+from mxscale.environment.machine import SHM_NOT_WRITABLE, UNLIMITED, allocated_gpus
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
@@ -123,7 +123,7 @@ def gpu(facts: dict, run: PlannedRun):
         return FAIL, few, "set launch.ranks, or launch.device=cpu"
     if mxnet["gpus"]:
         return OK, f"{mxnet['gpus']} x {' + '.join(sorted(set(names))) or 'unknown'}"
-    missing = FAIL if run.device == "gpu" else WARN
+    missing = FAIL if run.device == "gpu" or allocated_gpus() else WARN
     if "CUDA" not in mxnet["features"]:
         fix = "use the image with BUILD=wheel-gpu, source or ngc, or set launch.device=cpu"
         if names:

@@ -20,8 +20,10 @@ def describe(runs) -> dict:
     """Return the facts of this machine and checkout for environment.json. `runs` is the folder of runs."""
     commit, dirty = git_state()
     image = identity()
+    if (ROOT / "build.json").exists():  # else the code is a checkout, which only the interpreter of an image executes
+        commit = commit or image.get("commit")
     return {
-        "git": {"commit": commit or image.get("commit"), "dirty": dirty},
+        "git": {"commit": commit, "dirty": dirty},
         "code": code(),
         "image": image,
         "python": platform.python_version(),

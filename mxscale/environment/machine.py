@@ -100,3 +100,9 @@ def disk(folder: Path) -> dict:
         "free_gb": round(shutil.disk_usage(present).free / 2**30, 1),
         "writable": present.is_dir() and os.access(present, os.W_OK | os.X_OK),
     }
+
+
+def allocated_gpus() -> int:
+    """Return the GPUs of this node that Slurm allocated to the job; 0 outside a job."""
+    count = os.environ.get("SLURM_GPUS_ON_NODE", "")
+    return int(count) if count.isdecimal() else 0

@@ -4,7 +4,6 @@ It packs the data if necessary and checks the network, its weights, the optimize
 number of ranks and the batch sizes. Ranks neither pack nor download.
 """
 
-import os
 from dataclasses import replace
 from typing import Optional, Sequence, Tuple, Union
 
@@ -18,6 +17,7 @@ from mxscale.data import pack
 from mxscale.data.manifest import split_of
 from mxscale.distributed.backend_checks import check_backend
 from mxscale.environment.container_limits import available_cores
+from mxscale.environment.machine import allocated_gpus
 from mxscale.environment.placement import Placement
 from mxscale.models import graph_trial
 from mxscale.rundir.directory import RunDir
@@ -94,8 +94,7 @@ def choose_device(config: Config) -> str:
     requested, gpus = config.launch.device, mx.context.num_gpus()
     if requested == "gpu" and not gpus:
         raise ConfigError("launch.device=gpu: MXNet sees no GPU here; use launch.device=cpu")
-    allocated = os.environ.get("SLURM_GPUS_ON_NODE", "0")
-    if requested == "auto" and not gpus and allocated != "0":
+    if requested == "auto" and not gpus and (allocated := allocated_gpus()):
         raise ConfigError(
             f"launch.device=auto: Slurm allocated GPUs (SLURM_GPUS_ON_NODE={allocated}), and MXNet sees none; use a "
             "build for GPUs (docs/gpus.md), or set launch.device=cpu"

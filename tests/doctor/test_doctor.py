@@ -71,6 +71,13 @@ def test_machine_with_gpus_passes():
     assert results["nccl"].cause == "2.8.4"
 
 
+@pytest.mark.parametrize("facts, state", [(CPU, "fail"), (GPU, "ok")])
+def test_gpus_of_a_slurm_job_must_be_usable(monkeypatch, facts, state):
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "2")
+    assert result_of(facts, "gpu").state == state
+    assert result_of(facts, "gpu", device="cpu").state == "ok"
+
+
 NO_GPU = {"mxnet__gpus": 0, "mxnet__driver": {}, "machine__driver": None}
 
 

@@ -226,8 +226,10 @@ def test_image_build_is_tagged(tmp_path, monkeypatch):
     (tmp_path / "build.json").write_text('{"build": "source", "commit": "abc", "image.id": "sha256:1"}')
     monkeypatch.setenv("MXSCALE_IDENTITY", str(tmp_path / "build.json"))
     monkeypatch.setattr(description, "git_state", lambda: (None, None))
-    facts = description.describe(tmp_path)
-    tags = description.tags(facts, Plan(data_digest="d"), "s")
+    tags = description.tags(description.describe(tmp_path), Plan(data_digest="d"), "s")
+    assert "git.commit" not in tags  # the code is this checkout, not that of the image
+    monkeypatch.setattr(description, "ROOT", tmp_path)
+    tags = description.tags(description.describe(tmp_path), Plan(data_digest="d"), "s")
     assert (tags["build"], tags["image.id"], tags["git.commit"]) == ("source", "sha256:1", "abc")
     assert "git.dirty" not in tags
     (tmp_path / "build.json").write_text("[torn")

@@ -53,20 +53,31 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def command_of(tmp_path, nodes, tasks, *settings, **variables):
-    """Return the command that the batch script starts, with stand-ins for the programs that it calls."""
-    stand_ins = {
-        "scontrol": f"printf '%s\\n' {' '.join(nodes)}", "srun": f'echo "$@" >{tmp_path}/srun.words',
-        "python": "printf '%s\\n' \"$@\"", "apptainer": "printf '%s\\n' apptainer \"$@\"", "timeout": "",
-    }  # fmt: skip
-    for name, line in stand_ins.items():
+def run_script(tmp_path, nodes, tasks, *settings, stand_ins=None, **variables):
+    """Return the end of the batch script, with stand-ins for the programs that it calls: name -> line of a script."""
+    lines = {
+        # Images lack it: it is called only if there are several nodes
+        "scontrol": f"printf '%s\\n' {' '.join(nodes)}" if len(nodes) > 1 else "exit 1",
+        "srun": f'echo "$@" >{tmp_path}/srun.words',
+        "python": "printf '%s\\n' \"$@\"",
+        "apptainer": "printf '%s\\n' apptainer \"$@\"",
+        "timeout": "exit 0",  # an sshd answers
+        **(stand_ins or {}),
+    }
+    for name, line in lines.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
         (tmp_path / name).chmod(0o755)
     env = {
-        "PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHON": "python", "SLURM_SUBMIT_DIR": str(ROOT),
-        "SLURM_JOB_NODELIST": "any", "SLURM_TASKS_PER_NODE": tasks, "HOME": str(tmp_path), **variables,
+        "PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHON": "python", "SLURM_SUBMIT_DIR": str(ROOT), "HOME": str(tmp_path),
+        "SLURM_JOB_NODELIST": ",".join(nodes), "SLURM_TASKS_PER_NODE": tasks, **variables,
     }  # fmt: skip
-    done = subprocess.run([SCRIPT, *settings], env=env, capture_output=True, text=True, check=True)
+    return subprocess.run([SCRIPT, *settings], env=env, capture_output=True, text=True)
+
+
+def command_of(tmp_path, *arguments, **variables):
+    """Return the command that the batch script starts."""
+    done = run_script(tmp_path, *arguments, **variables)
+    assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
@@ -87,7 +98,7 @@ def test_ranks_of_a_container_start_on_other_nodes_by_an_sshd_in_it(tmp_path):
     keys = tmp_path / ".mxscale-keys"
     binds = f"{keys}:/keys,{keys}/config:/etc/ssh/ssh_config.d/mxscale.conf"
     container = ["apptainer", "exec", "--nv", "--bind", binds, "a.sif"]
-    command = command_of(tmp_path, ["n1"], "8", CONTAINER="a.sif")
+    command = command_of(tmp_path, ["n1"], "8", CONTAINER="a.sif", PYTHON="/no/python")
     assert command == [*container, "python", "train.py", "launch.ranks=8", "resume=auto"]
     assert not (tmp_path / "srun.words").exists()
     command = command_of(tmp_path, ["n1", "n2", "n3"], "8(x3)", CONTAINER="a.sif")
@@ -96,6 +107,15 @@ def test_ranks_of_a_container_start_on_other_nodes_by_an_sshd_in_it(tmp_path):
     assert {"--nodes=2", "--ntasks=2", "--relative=1"} <= set(words)
     assert words[-7:] == [*container, "/mxscale/docker/worker"]
     assert keys.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_node_whose_container_does_not_start_ends_the_job(tmp_path):
+    failing = {"timeout": "exit 1", "srun": "echo 'srun: error: no such image' >&2; exit 1"}
+    done = run_script(tmp_path, ["n1", "n2"], "8(x2)", stand_ins=failing, CONTAINER="a.sif")
+    assert done.returncode == 2 and done.stdout == ""
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
+        "error: n2: no sshd answers on port 2222; see the messages of srun and sshd above"
+    ]
 
 
 class Slurm:
