@@ -32,8 +32,8 @@ from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.context import Signals
 from mxscale.rundir import guards
-from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED, RunDir
-from mxscale.rundir.status import DONE, FINISHED, KILLED, Status
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, Status
 from mxscale.rundir.sweep_directory import SweepDirectory
 from mxscale.sweep import conclusion, trials
 from mxscale.sweep.sweep import Trial, begin

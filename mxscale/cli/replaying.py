@@ -23,8 +23,7 @@ from mxscale.replay import availability, inputs, page, registry, results
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import FULL, SCALES, Planned, Replay
 from mxscale.report import claims as claim_texts
-from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
-from mxscale.rundir.status import FINISHED, Status
+from mxscale.rundir.status import DONE, FAILURE, FINISHED, INTERRUPTED, Status
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory
 from mxscale.sweep import sweep, trials
 from mxscale.util import text_table

@@ -10,7 +10,8 @@ import os
 import threading
 import time
 
-from mxscale.rundir.directory import FINISH, INTERRUPTED, RunDir
+from mxscale.rundir.directory import FINISH, RunDir
+from mxscale.rundir.status import INTERRUPTED
 from mxscale.util import file_lock
 
 PARENT_TIMEOUT_S = 20.0

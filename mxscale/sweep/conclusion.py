@@ -8,8 +8,8 @@ from typing import Callable, Dict, NamedTuple, Optional, Sequence
 from mxscale.config.schema import Tracking
 from mxscale.cost import prices
 from mxscale.environment import description
-from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
-from mxscale.rundir.status import Status, Summary
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, Status, Summary
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory, TrialRecord
 from mxscale.tracking import tracker
 from mxscale.tracking.sync_state import view_hint
@@ -81,9 +81,9 @@ def end(
     rows, facts = [row_of(trial) for trial in sweep.trials()], sweep.facts()
     status = outcome(rows, stopped)
     known = sweep.status().with_attempt(ended_ms=int(time.time() * 1000))
-    sweep.write_status(replace(status, attempts=known.attempts, attempt=known.attempt))
+    sweep.save(replace(status, attempts=known.attempts, attempt=known.attempt))
     best = chosen(rows).get("best")
-    sweep.write_summary(Summary(metrics=best.metrics if best else {}))
+    sweep.save(Summary(metrics=best.metrics if best else {}))
     planned = facts.get("cells", 0)
     command = ["mxscale", sweep.config().entry, "-m", *facts["command"]]
     note = note_of(command, status, best, table(rows, planned))

@@ -22,9 +22,9 @@ from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.environment.container_limits import available_cores
 from mxscale.environment.placement import Placement
 from mxscale.models import graph_trial
-from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan, Split
+from mxscale.rundir.status import DONE, REFUSED
 from mxscale.train import builders, pretrained_init
 from mxscale.train.build_facts import build
 from mxscale.train.checkpointer import Checkpoint, resumable
@@ -71,7 +71,7 @@ def prepare(run: RunDir, config: Config) -> None:
             f"resume={run.path}: it is at step {state['step']:,}, and these settings end at {derived.total_steps:,}; "
             "raise epochs or max_steps"
         )
-    run.write_plan(replace(plan, sizes=derived))
+    run.save(replace(plan, sizes=derived))
     run.write_config(config)  # with the input of the weights, which ranks read and records show
     run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": build()})
 
@@ -198,8 +198,8 @@ def main(run_path: str, attempt: int) -> int:
         prepare(run, run.config())
     except ConfigError as error:
         run.write("refused.json", {"error": redact(str(error))})
-        return directory.REFUSED
-    return directory.DONE
+        return REFUSED
+    return DONE
 
 
 if __name__ == "__main__":
