@@ -14,7 +14,8 @@ from pathlib import Path
 
 import measure
 
-from mxscale.rundir.directory import FINISHED, RunDir
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import FINISHED
 
 PRICE = 0.34  # USD per hour: c5.2xlarge (4 cores, 16 GB; two ranks need 14 GB), us-east-1, on demand
 COMMON = ("data=imagefolder", "model=efficientnet_lite0", "epochs=8", "data.val_share=0.2", "data.test_share=0.2",

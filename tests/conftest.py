@@ -162,7 +162,7 @@ def unprepared(tmp_path, data_cache):
     def prepared(*overrides, entry="train"):
         config = composed(entry, f"runs={tmp_path}/runs", f"data.cache={data_cache}", *overrides)
         run = directory.create(config)
-        run.write_plan(Plan(pretrained=setup.pretrained_file(config)))
+        run.save(Plan(pretrained=setup.pretrained_file(config)))
         return error_of(prepare.prepare, run, config)
 
     return prepared

@@ -14,7 +14,7 @@ from mxscale.config import removed
 from mxscale.config.backends import ALIASES
 from mxscale.config.schema import Config, flatten, to_dict
 from mxscale.config.validation import kvstore
-from mxscale.rundir.directory import REFUSED
+from mxscale.rundir.status import REFUSED
 from mxscale.util.errors import ConfigError, nearest, short
 from mxscale.util.terminal import echo
 

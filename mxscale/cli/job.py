@@ -16,8 +16,7 @@ from mxscale.launcher.context import Hook
 from mxscale.launcher.setup import started
 from mxscale.records import claims
 from mxscale.rerun.rerun import Rerun
-from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED
-from mxscale.rundir.status import KILLED, Status
+from mxscale.rundir.status import FAILED, FAILURE, INTERRUPTED, KILLED, Status
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, RunFailed

@@ -20,7 +20,7 @@ from mxscale.config import removed
 from mxscale.config.schema import flatten
 from mxscale.config.typed import check_group
 from mxscale.environment import variables
-from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
+from mxscale.rundir.status import DONE, FAILURE, INTERRUPTED
 from mxscale.util.errors import ConfigError, RunFailed, nearest
 from mxscale.util.override_text import quoted
 from mxscale.util.terminal import LOST, echo

@@ -32,8 +32,8 @@ from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.budget import REASON as BUDGET
 from mxscale.launcher.context import Signals
 from mxscale.rundir import guards
-from mxscale.rundir.directory import FAILED, FAILURE, INTERRUPTED, RunDir
-from mxscale.rundir.status import DONE, FINISHED, KILLED, Status
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, Status
 from mxscale.rundir.sweep_directory import SweepDirectory
 from mxscale.sweep import conclusion, trials
 from mxscale.sweep.sweep import Trial, begin
@@ -113,7 +113,7 @@ def trial(composed):
     if hook.sweep.stop_reason():
         status, objective = Status(KILLED, exit=INTERRUPTED), None  # it has not started
     else:
-        status, objective = _run(composed, hook), hook.result()
+        status, objective = run_trial(composed, hook), hook.result()
     session.statuses[-1] = status.exit
     session.stopped = status.exit == INTERRUPTED and status.reason != BUDGET  # a budget is one run's
     return objective
@@ -133,7 +133,8 @@ def _trial_of(composed, hydra, since: Optional[float]) -> Trial:
     return Trial(sweep, hydra.job.num, values, typed, since)
 
 
-def _run(composed, trial: Trial) -> Status:
+def run_trial(composed, trial: Trial) -> Status:
+    """Run a trial unless an earlier attempt finished it, record how it ended, and return its status."""
     name = f"trial {trial.record.number} {trial.record.name}"
     if trial.finished_before():
         echo(f"{name} already finished: {trial.record.run}")

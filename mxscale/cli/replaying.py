@@ -10,9 +10,8 @@ from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from mxscale.cli import job
+from mxscale.cli import multirun
 from mxscale.cli.explain import explain, refuse
-from mxscale.cli.multirun import OpenSweep
 from mxscale.config.schema import from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.config.verb_settings import Replay as ReplaySettings
@@ -23,8 +22,7 @@ from mxscale.replay import availability, inputs, page, registry, results
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import FULL, SCALES, Planned, Replay
 from mxscale.report import claims as claim_texts
-from mxscale.rundir.directory import DONE, FAILURE, INTERRUPTED
-from mxscale.rundir.status import FINISHED, Status
+from mxscale.rundir.status import DONE, FAILURE, INTERRUPTED, Status
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory
 from mxscale.sweep import sweep, trials
 from mxscale.util import text_table
@@ -140,7 +138,7 @@ def run(replay: Replay, request: Request) -> tuple:
     return status, stopped, opened.sweep
 
 
-def open_sweep(replay: Replay, request: Request, count: int) -> OpenSweep:
+def open_sweep(replay: Replay, request: Request, count: int) -> multirun.OpenSweep:
     """Return the newest sweep of the same command, or a new one."""
     values = to_dict(request.config)
     values.update(name=replay.name)
@@ -149,7 +147,7 @@ def open_sweep(replay: Replay, request: Request, count: int) -> OpenSweep:
     values["sweep"]["resume"] = earlier is not None
     facts = {"swept": {}, "cells": count, "at_a_time": 1, "sweeper": "replay", "launcher": "basic",
              "replay": f"{replay.name} {request.scale}"}  # fmt: skip
-    return OpenSweep(values, typed, facts)
+    return multirun.OpenSweep(values, typed, facts)
 
 
 def run_trial(directory: SweepDirectory, replay: Replay, planned: Planned, number: int, request: Request) -> Status:
@@ -162,14 +160,7 @@ def run_trial(directory: SweepDirectory, replay: Replay, planned: Planned, numbe
         return Status(REFUSED_TRIAL, exit=FAILURE)
     except Exception as error:
         return Status(REFUSED_TRIAL, exit=refuse(f"{replay.name}, {name}: {explain(error)}"))
-    hook = sweep.Trial(directory, number, values, overrides, since, name)
-    if hook.finished_before():
-        echo(f"trial {number} {name} already finished: {hook.record.run}")
-        return Status(FINISHED, exit=DONE)
-    echo(f"trial {number} {name}")
-    status = job.execute(composed, overrides, hook)
-    hook.record_end(status)
-    return status
+    return multirun.run_trial(composed, sweep.Trial(directory, number, values, overrides, since, name))
 
 
 def settings(directory: SweepDirectory, replay: Replay, planned: Planned, request: Request) -> tuple:

@@ -12,6 +12,7 @@ from mxscale.config.validation import validate
 from mxscale.rerun import rerun
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import FINISHED
 from mxscale.tracking import history
 from mxscale.util.errors import ConfigError
 
@@ -98,7 +99,7 @@ def _new_or_resumed(config: Config, values: dict, overrides) -> tuple:
         advice = "repeat its command line with sweep.resume=true"
         raise ConfigError(f"resume={config.resume} is a sweep, not one run: {advice}")
     run.config()  # raises ConfigError if it is damaged
-    if run.state == directory.FINISHED:
+    if run.state == FINISHED:
         further = f"to train its network further: mxscale train model.pretrained={config.resume}"
         raise ConfigError(f"resume={config.resume}: that run is finished; {further}")
     return merge_for_resume(run, values, overrides), run
@@ -204,7 +205,7 @@ def unfinished_run_of(config: Config) -> Optional[RunDir]:
         for fitted in ("schedule.steps", "schedule.warmup_epochs"):  # when the run was new
             del wanted[fitted]
     for run in directory.runs_of(config.runs, config.entry):
-        if run.state == directory.FINISHED:
+        if run.state == FINISHED:
             continue
         try:
             saved = flatten(to_dict(run.requested_config()))

@@ -1,8 +1,8 @@
 """The verb `prices`: list known prices, calculate a bill, import newer prices."""
 
 import datetime
+from collections import Counter
 from dataclasses import replace
-from itertools import groupby
 from operator import itemgetter
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -24,11 +24,13 @@ def update(config: Config, path: str, as_of: Optional[str], source: Optional[str
             rows += price_table.read_catalog(str(file), written.isoformat(), name, [file.parent.name])
     else:
         rows = price_table.read_catalog(path, date.isoformat(), source, clouds)
-    user_table, lines = price_table.path_of(config, exists=False), []
-    by_catalog = groupby(price_table.select(rows, config.machine), itemgetter("provider", "as_of", "source"))
-    for (cloud, day, name), group in by_catalog:
-        added, known = price_table.append(user_table, list(group))
-        lines.append(f"{user_table}: added {added} {cloud} prices of {day} from {name}, {known} already known")
+    rows, user_table = price_table.select(rows, config.machine), price_table.path_of(config, exists=False)
+    catalog_of = itemgetter("provider", "as_of", "source")
+    added = Counter(map(catalog_of, price_table.append(user_table, rows)))
+    lines = []
+    for catalog, count in Counter(map(catalog_of, rows)).items():
+        (cloud, day, name), new = catalog, added[catalog]
+        lines.append(f"{user_table}: added {new} {cloud} prices of {day} from {name}, {count - new} already known")
     return "\n".join(lines)
 
 

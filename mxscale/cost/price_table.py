@@ -95,13 +95,10 @@ def past_date(key: str, text: Optional[str], today: datetime.date) -> datetime.d
     return date
 
 
-def append(path: Path, rows: List[Row]) -> Tuple[int, int]:
-    """Append the rows whose price the table lacks; existing rows stay unchanged.
+def append(path: Path, rows: List[Row]) -> List[Row]:
+    """Append the rows whose price the table lacks, and return them; existing rows stay unchanged.
 
     A price is known if its source, whose name includes the digest of a file, is in the table, with any date.
-
-    Returns:
-        (number of added rows, number of rows that were in the table before).
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +111,7 @@ def append(path: Path, rows: List[Row]) -> Tuple[int, int]:
                 write_text(path, csv_tables.text([COLUMNS, *cells]))
     except OSError as error:
         raise ConfigError(f"{path}: cannot write prices ({error.strerror}); set machine.prices=FILE") from None
-    return len(added), len(rows) - len(added)
+    return added
 
 
 def select(rows: List[Row], machine: Machine) -> List[Row]:

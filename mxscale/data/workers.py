@@ -14,6 +14,7 @@ import sys
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Union
@@ -111,10 +112,8 @@ class _Worker:
     def close(self):
         """Close the pipes and wait for the child, which exits at the end of its input."""
         for pipe in (self._child.stdin, self._child.stdout):
-            try:
+            with suppress(OSError):  # unsent bytes to a child that has exited
                 pipe.close()
-            except OSError:  # unsent bytes to a child that has exited
-                pass
         self._child.wait()
 
 

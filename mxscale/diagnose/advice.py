@@ -36,7 +36,7 @@ class Advice(NamedTuple):
 
 def advise(diagnosis: Diagnosis, facts: Facts, config: Config) -> List[Advice]:
     """Return the settings with the largest gains, of those that apply and are not set already."""
-    step = Step(diagnosis, facts)
+    step = Step(diagnosis)
     rules = (of_input, of_exchange, of_cores, of_compute)
     worth = [advice for rule in rules for advice in rule(step, facts, config) if advice.gain >= LEAST]
     return sorted(worth, key=lambda advice: -advice.gain)[:SHOWN]
@@ -45,7 +45,7 @@ def advise(diagnosis: Diagnosis, facts: Facts, config: Config) -> List[Advice]:
 class Step:
     """Seconds of a step by part; a part that is not significant counts as 0."""
 
-    def __init__(self, diagnosis: Diagnosis, facts: Facts):
+    def __init__(self, diagnosis: Diagnosis):
         def part(name: str) -> float:
             share = diagnosis.shares.get(name)
             return share.value * self.seconds if share and share.is_significant else 0.0

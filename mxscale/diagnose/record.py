@@ -20,10 +20,10 @@ from mxscale.launcher.alive import kept_alive
 from mxscale.launcher.context import Signals
 from mxscale.records import claims
 from mxscale.rundir import directory, guards
-from mxscale.rundir.directory import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, PARAMS, RunDir
+from mxscale.rundir.directory import PARAMS, RunDir
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
-from mxscale.rundir.status import Attempt, Status, Summary
+from mxscale.rundir.status import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, KILLED, Attempt, Status, Summary
 from mxscale.tracking import payload, tracker, uris
 from mxscale.tracking.sync_state import view_hint
 from mxscale.train import build_facts
@@ -82,7 +82,7 @@ class Measurement:
         tags = {**description.tags(facts, plan, "", self.config.claims), "kind": self.name, **tags}
         del tags["signature"]  # it identifies training runs
         self.record.write("environment.json", {**facts, "tags": tags})
-        self.record.write_plan(plan)
+        self.record.save(plan)
         texts = {
             f"{self.group}.{key}": json.dumps(value, separators=(",", ":")).replace('"', "")
             for key, value in asdict(self.settings).items()
@@ -151,13 +151,13 @@ def begin(record: RunDir, price: Price) -> None:
     """Write the status and the price; the cost begins with the process."""
     began = psutil.Process().create_time()
     record.begin_alive(1)
-    record.write_status(Status(attempts=(Attempt(1, int(1000 * began), price.nodes),), attempt=1))
-    record.write_price(price)
+    record.save(Status(attempts=(Attempt(1, int(1000 * began), price.nodes),), attempt=1))
+    record.save(price)
 
 
 def close(record: RunDir, state: str, error: Optional[str], metrics: Dict[str, float]) -> None:
     """Write the final status, and the summary with the cost."""
     ended = int(1000 * time.time())
-    record.write_status(replace(record.status().with_attempt(ended_ms=ended), state=state, error=error))
+    record.save(replace(record.status().with_attempt(ended_ms=ended), state=state, error=error))
     cost = {f"cost/total_{currency}": value for currency, value in run_cost.total(record, 1, ended).items()}
-    record.write_summary(Summary({**cost, **metrics}, attempt=1))
+    record.save(Summary({**cost, **metrics}, attempt=1))

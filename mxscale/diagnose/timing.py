@@ -24,7 +24,8 @@ from mxscale.launcher import run as launcher
 from mxscale.launcher.commands import ROOT
 from mxscale.launcher.context import Signals
 from mxscale.rundir import directory
-from mxscale.rundir.directory import FAILURE, INTERRUPTED, REFUSED, RunDir
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import FAILURE, INTERRUPTED, REFUSED
 from mxscale.util.errors import ConfigError, RunFailed
 
 RATE = "throughput/images_per_s"

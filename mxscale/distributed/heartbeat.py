@@ -10,7 +10,8 @@ import os
 import threading
 import time
 
-from mxscale.rundir.directory import FINISH, INTERRUPTED, RunDir
+from mxscale.rundir.directory import FINISH, RunDir
+from mxscale.rundir.status import INTERRUPTED
 from mxscale.util import file_lock
 
 PARENT_TIMEOUT_S = 20.0
@@ -24,7 +25,7 @@ class Phase:
     METRICS, VALIDATION, CHECKPOINT = "metrics", "validation", "checkpoint"
 
 
-def end_with_parent(run: RunDir, attempt: int, timeout_s: float = PARENT_TIMEOUT_S) -> None:
+def end_with_parent(run: RunDir, attempt: int) -> None:
     """End this process from a thread if the parent's heartbeat stops or belongs to another attempt.
 
     The rank writes no checkpoint first, because its peers may have ended already; the last checkpoint remains.
@@ -44,7 +45,7 @@ def end_with_parent(run: RunDir, attempt: int, timeout_s: float = PARENT_TIMEOUT
                 current = int(run.alive_file.read_text())
             except (OSError, ValueError):  # of the storage, which may pass, or the directory was removed
                 current, silent_s = attempt, time.monotonic() - since
-            if silent_s > timeout_s or current != attempt:
+            if silent_s > PARENT_TIMEOUT_S or current != attempt:
                 print(f"no heartbeat from the parent of attempt {attempt} for {silent_s:.0f} s: ending", flush=True)
                 os.close(lock)
                 os._exit(INTERRUPTED)

@@ -49,11 +49,8 @@ def _check_distinct(hosts: List[Host]) -> None:
 
 def listed(config: Config) -> List[Host]:
     """Return the hosts that `launch.hosts` lists, without resolving their names."""
-    nodes = []
-    for text in config.launch.hosts or []:
-        name, _, slots = text.partition(":")
-        nodes.append(Host(name, int(slots or 1), name))
-    return nodes
+    parts = (text.partition(":") for text in config.launch.hosts or [])
+    return [Host(name, int(slots or 1), name) for name, _, slots in parts]
 
 
 def of_rank(hosts: Sequence[Host], rank: int) -> Optional[Host]:

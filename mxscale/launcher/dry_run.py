@@ -10,10 +10,9 @@ from mxscale.launcher import setup
 from mxscale.launcher.context import Resources, RunContext, Signals
 from mxscale.records.summary import money
 from mxscale.rundir import directory, guards
-from mxscale.rundir.directory import DONE, INTERRUPTED
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
-from mxscale.rundir.status import Status
+from mxscale.rundir.status import DONE, INTERRUPTED, Status
 from mxscale.util.terminal import echo
 
 

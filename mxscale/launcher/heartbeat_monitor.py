@@ -17,7 +17,8 @@ from mxscale.distributed.heartbeat import Phase
 from mxscale.environment import hosts
 from mxscale.environment.hosts import Host
 from mxscale.launcher.failure import Failure
-from mxscale.rundir.directory import DONE, INTERRUPTED, RunDir
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import DONE, INTERRUPTED
 
 CHECK_EVERY_S = 1.0
 HELD_UP_S = 3.0  # a longer time between two checks: this process itself was stopped, or waited for a host

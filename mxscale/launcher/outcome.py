@@ -41,9 +41,9 @@ def end_attempt(attempt: setup.Attempt, watched: Watched) -> Tuple[Status, Optio
     now = int(time.time() * 1000)
     recorded = run.status().with_attempt(ended_ms=now, error=merged.error)
     merged = replace(merged, attempts=recorded.attempts, attempt=number)
-    run.write_status(merged)
+    run.save(merged)
     if ranks or run.summary():  # an attempt that is stopped during set-up costs money as well
-        run.write_summary(summary.summarise(run, number))
+        run.save(summary.summarise(run, number))
     return merged, failure
 
 

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import List, Optional
 
@@ -96,21 +97,17 @@ class Processes:
         # horovodrun starts ranks in sessions of their own. If it dies they have no parent, so descendants are recorded
         # while the process tree is complete
         for process in self.running:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 parent = psutil.Process(process.pid)
                 for member in [parent, *parent.children(recursive=True)]:
                     self._known[member.pid] = member
-            except psutil.NoSuchProcess:
-                continue
 
     def _alive(self):
         alive = []
         for process in self._known.values():
-            try:
+            with suppress(psutil.NoSuchProcess):
                 if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                     alive.append(process)
-            except psutil.NoSuchProcess:
-                continue
         for process in self.running:
             process.poll()  # reap
         return alive
@@ -140,7 +137,5 @@ def _log_name(server: str) -> str:
 
 
 def _signal(process, number) -> None:
-    try:
+    with suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-    except psutil.NoSuchProcess:
-        pass

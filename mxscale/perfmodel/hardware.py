@@ -51,11 +51,6 @@ def network(name: str) -> Optional[Network]:
     return next((known for pattern, known in networks() if pattern.search(text)), None)
 
 
-def launches_s(tensors, launch_s: float):
-    """Return the seconds of the kernel launches of a step, by tensors (or an array); launch_s: those of ResNet-50."""
-    return launch_s * tensors / network("resnet-50").tensors
-
-
 @functools.cache
 def devices() -> Dict[str, Dict[str, object]]:
     """Return {name: {"pattern", quantity: value}}."""

@@ -6,7 +6,6 @@ from typing import Callable, Mapping, Optional, Tuple
 
 from mxscale.config import schema
 from mxscale.config.verb_settings import Plan
-from mxscale.cost import prices
 from mxscale.perfmodel import hardware, step_time
 from mxscale.perfmodel.step_time import FREE, Link
 from mxscale.rundir.price import Price
@@ -31,9 +30,9 @@ class Machine:
     gpu: Optional[str] = None  # None: no GPU, or an unknown one
     rdma: bool = False  # between nodes
     watts: float = float("nan")  # power draw in use
-    links: str = ""  # described, as are power and price
+    links: str = ""  # described, as is power
     power: str = ""
-    price: str = ""
+    price: Optional[Price] = None
 
 
 def node(
@@ -75,8 +74,8 @@ def node(
     of_devices = f"{devices} x {gpu or 'device'}, {inside}, " if gpu or devices > 1 else ""
     wires = f"{name}: {of_devices}{between}"
     watts, power = _power(settings.watts, devices, gpu)
-    return Machine(name, devices, ring, kvstore, nic, servers, *money, gpu, rdma, watts, wires, f"{name}: {power}",
-                   prices.describe(price))  # fmt: skip
+    of_power = f"{name}: {power}"
+    return Machine(name, devices, ring, kvstore, nic, servers, *money, gpu, rdma, watts, wires, of_power, price)
 
 
 def _power(watts: Optional[float], devices: int, gpu: Optional[str]) -> Tuple[float, str]:

@@ -5,6 +5,7 @@ import json
 import os
 import textwrap
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -16,6 +17,7 @@ from mxscale.config.schema import Config, Machine, from_dict
 from mxscale.config.sizes import bucket_bytes
 from mxscale.config.validation import validate
 from mxscale.config.verb_settings import Plan
+from mxscale.cost import prices
 from mxscale.cost.run_cost import pricing
 from mxscale.data.class_names import class_names
 from mxscale.data.survey import survey
@@ -25,6 +27,7 @@ from mxscale.perfmodel.step_time import Link
 from mxscale.planner import choice, skypilot, table
 from mxscale.planner.choice import Limits
 from mxscale.planner.skypilot import UNUSED
+from mxscale.rundir.price import Price
 from mxscale.util.errors import ConfigError
 from mxscale.util.terminal import echo
 
@@ -38,10 +41,10 @@ def main(config: Config, settings: Plan, as_json: bool, typed: Sequence[str]) ->
     result = solve(config, settings)
     written = {"table": table.write(result.plans, settings.output or os.path.join(config.runs, "plan"))}
     if settings.task:
-        (what, plan), *_ = _answer(result).items()
+        (what, plan), *_ = result.recommended.items()
         if not choice.satisfied(result.plans, result.limits)[result.answer[what]]:
             raise ConfigError(f"plan.task: {what} is {table.sentence(plan)}: set another limit")
-        skypilot.write(config, settings, plan, pricing(config)(_named(config.machine, plan["instance"])), typed)
+        skypilot.write(config, settings, plan, result.prices[plan["instance"]], typed)
         written["task"] = settings.task
     echo(json.dumps(as_object(result, written)) if as_json else as_text(result, written))
 
@@ -65,7 +68,8 @@ def solve(config: Config, settings: Plan) -> "Result":
         raise ConfigError(f"no combination of the plan.* settings is valid: {'; '.join(left_out)}")
     limits = {"hours": settings.deadline_hours, "usd": settings.budget_usd, "eur": settings.budget_eur}
     limits = {name: limit for name, limit in limits.items() if limit is not None}
-    return Result(plans, left_out, inputs, limits, choice.choose(plans, limits), kinds, task.setup_s / 3600)
+    quoted = {node.name: node.price for node in grid.machine}
+    return Result(plans, left_out, inputs, limits, choice.choose(plans, limits), kinds, task.setup_s / 3600, quoted)
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,18 @@ class Result:
     answer: Dict[str, int]  # description -> index of a plan
     kinds: Dict[tuple, str]  # (machine, batch, precision) -> kind of the device's rate, by which its error is known
     setup_hours: float
+    prices: Dict[str, Price]  # of a node by the name of its machine
+
+    @cached_property
+    def recommended(self) -> Dict[str, dict]:
+        """The recommended plans; `hours_90`: the hours at the 90 % error of the device's rate."""
+        answer = {}
+        for what, place in self.answer.items():
+            (row,) = scenarios.rows(self.plans, [place])
+            error = hardware.errors(self.kinds[row["instance"], row["batch"], row["precision"]])
+            off = min(error.get("p90", 0), 95) / 100 * (row["hours"] - self.setup_hours)
+            answer[what] = {**row, "hours_90": [row["hours"] - off, row["hours"] + off] if off else None}
+        return answer
 
 
 def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenarios.Task, Dict[str, str], dict]:
@@ -123,8 +139,8 @@ def put_together(config: Config, settings: Plan) -> Tuple[scenarios.Grid, scenar
         "links": "; ".join([*dict.fromkeys(node.links for node in nodes), *filter(None, [links_source])]),
         "input": f"{fed:,.0f} images/s per node (given)" if fed else "not modelled (plan.input_images_per_s)",
         "energy": "; ".join(dict.fromkeys(node.power for node in nodes)),
-        "price": "; ".join(dict.fromkeys(node.price for node in nodes)),
-        "servers": f"{server.links}; {server.price}" if server else None,
+        "price": "; ".join(dict.fromkeys(prices.describe(node.price) for node in nodes)),
+        "servers": f"{server.links}; {prices.describe(server.price)}" if server else None,
     }
     kinds = {key: rate.kind for key, rate in found.items()}
     return scenarios.Grid(nodes, **swept), task, {name: text for name, text in inputs.items() if text}, kinds
@@ -291,7 +307,7 @@ def as_text(result: Result, written: Dict[str, str]) -> str:
     if len(places) < count:
         lines.append(f"{len(places)} of {count:,} plans: no other is both faster and cheaper")
     lines += [f"left out: {number:,} combinations ({why})" for why, number in result.left_out.items()]
-    lines += [f"{what}: {table.sentence(row)}" for what, row in _answer(result).items()]
+    lines += [f"{what}: {table.sentence(row)}" for what, row in result.recommended.items()]
     lines.append(f"written to {' and '.join(written.values())}; validation and checkpoints are not included")
     return "\n".join(lines)
 
@@ -303,21 +319,6 @@ def _wrapped(line: Tuple[str, str]) -> str:
     return f"{name:<10}" + "\n".join(parts)[10:]
 
 
-def _answer(result: Result) -> Dict[str, dict]:
-    """Return the recommended plans; `hours_90`: the hours at the 90 % error of the device's rate."""
-    answer = {}
-    for what, place in result.answer.items():
-        (row,) = scenarios.rows(result.plans, [place])
-        error = hardware.errors(result.kinds[row["instance"], row["batch"], row["precision"]])
-        off = min(error.get("p90", 0), 95) / 100
-        trained = row["hours"] - result.setup_hours
-        answer[what] = {
-            **row,
-            "hours_90": [row["hours"] - off * trained, row["hours"] + off * trained] if off else None,
-        }
-    return answer
-
-
 def as_object(result: Result, written: Dict[str, str]) -> dict:
     """Return the output for programs; written: the names of the files."""
     return {
@@ -325,6 +326,6 @@ def as_object(result: Result, written: Dict[str, str]) -> dict:
         "count": len(result.plans["hours"]),
         "plans": scenarios.rows(result.plans, shown(result)),
         "left_out": result.left_out,
-        "answer": _answer(result),
+        "answer": result.recommended,
         "written": written,
     }

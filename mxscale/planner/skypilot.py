@@ -24,8 +24,8 @@ from mxscale.config.verb_settings import Plan
 from mxscale.cost import prices
 from mxscale.perfmodel import hardware
 from mxscale.planner import table
-from mxscale.rundir.directory import INTERRUPTED
 from mxscale.rundir.price import Price
+from mxscale.rundir.status import INTERRUPTED
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 

@@ -6,9 +6,9 @@ It is the rate of a run over that of as many devices at the rate of one, by a ru
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
-from mxscale.rundir.directory import FINISHED, RunDir, runs_of
+from mxscale.rundir.directory import RunDir, runs_of
 from mxscale.rundir.plan import Plan
-from mxscale.rundir.status import Summary
+from mxscale.rundir.status import FINISHED, Summary
 from mxscale.util.errors import ConfigError
 
 EFFICIENCY = "scaling/efficiency"

@@ -9,7 +9,8 @@ from mxscale.records.recorded import Recorded, known
 from mxscale.replay import availability
 from mxscale.replay.availability import Here
 from mxscale.replay.entry import HERE, PUBLISHED, RATIO, SMALL, Grid, Panel, Planned, Replay
-from mxscale.rundir.directory import FINISHED, RunDir
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import FINISHED
 from mxscale.rundir.sweep_directory import SweepDirectory, TrialRecord
 from mxscale.tracking import history
 from mxscale.util import csv_tables

@@ -15,10 +15,10 @@ from mxscale.config.signature import DATA_PATHS, UNSIGNED, within
 from mxscale.launcher.context import Hook, RunContext, Signals
 from mxscale.records.recorded import is_setting
 from mxscale.rerun import comparison
-from mxscale.rundir.directory import FINISHED, RERUN, RunDir, runs_of
+from mxscale.rundir.directory import RERUN, RunDir, runs_of
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
-from mxscale.rundir.status import SPENT, Status
+from mxscale.rundir.status import FINISHED, SPENT, Status
 from mxscale.tracking import history, payload, sync_state, uris
 from mxscale.util.errors import ConfigError
 from mxscale.util.terminal import echo

@@ -28,7 +28,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import yaml
 
@@ -37,20 +37,7 @@ from mxscale.rundir import json_record, metrics_file
 from mxscale.rundir.earlier_settings import check_repeatable, converted
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
-from mxscale.rundir.status import (  # noqa: F401 (importers of RunDir need the states and exit statuses too)
-    DONE,
-    FAILED,
-    FAILURE,
-    FINISHED,
-    INTERRUPTED,
-    KILLED,
-    REFUSED,
-    RUNNING,
-    Attempt,
-    RankStatus,
-    Status,
-    Summary,
-)  # fmt: skip
+from mxscale.rundir.status import FINISHED, Attempt, RankStatus, Status, Summary
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, short
 from mxscale.util.redaction import redact_address
@@ -61,6 +48,7 @@ FINISH = "finish"  # in the file `stop`: the request to take the present step fo
 PARAMS = "params.json"  # MLflow's params of a measurement; in earlier versions, of a run's first attempt
 RERUN = "rerun.json"
 ALLREDUCE = "test-allreduce.json"
+FILES = {Plan: "plan.json", Price: "price.json", Status: "status.json", Summary: "summary.json"}  # of typed records
 
 
 class _WithoutAliases(yaml.SafeLoader):
@@ -141,6 +129,11 @@ class RunDir:
         """Replace a JSON file atomically. Raises OSError."""
         json_record.write_object(self.path / name, values)
 
+    def save(self, record: Union[Plan, Price, Status, RankStatus, Summary]) -> None:
+        """Replace the file of a typed record atomically. Raises OSError."""
+        name = f"ranks/{record.rank}.json" if isinstance(record, RankStatus) else FILES[type(record)]
+        json_record.save(self.path / name, record)
+
     def config(self, repeats: bool = False) -> Config:
         """Return the configuration. Raises ConfigError if config.yaml is missing or damaged.
 
@@ -159,17 +152,11 @@ class RunDir:
 
     def plan(self) -> Plan:
         """Return the plan; an empty one if none is recorded. Raises ConfigError if plan.json is damaged."""
-        return json_record.load(self.path / "plan.json", Plan) or Plan()
-
-    def write_plan(self, plan: Plan) -> None:
-        json_record.save(self.path / "plan.json", plan)
+        return json_record.load(self.path / FILES[Plan], Plan) or Plan()
 
     def price(self) -> Optional[Price]:
         """Return the price of the machines; None if none is recorded. Raises ConfigError if price.json is damaged."""
-        return json_record.load(self.path / "price.json", Price)
-
-    def write_price(self, price: Price) -> None:
-        json_record.save(self.path / "price.json", price)
+        return json_record.load(self.path / FILES[Price], Price)
 
     def requested_config(self) -> Config:
         """Return the configuration to repeat, without the input that came with pretrained weights."""
@@ -196,18 +183,12 @@ class RunDir:
 
     def status(self) -> Optional[Status]:
         """Return the status; None before the first attempt. Raises ConfigError if status.json is damaged."""
-        return json_record.load(self.path / "status.json", Status)
-
-    def write_status(self, status: Status) -> None:
-        json_record.save(self.path / "status.json", status)
+        return json_record.load(self.path / FILES[Status], Status)
 
     def rank_status(self, rank: int, attempt: int) -> Optional[RankStatus]:
         """Return how a rank of `attempt` ended; None if it has not ended. Raises ConfigError if the file is damaged."""
         status = json_record.load(self.path / "ranks" / f"{rank}.json", RankStatus)
         return status if status and status.attempt == attempt else None
-
-    def write_rank_status(self, status: RankStatus) -> None:
-        json_record.save(self.path / "ranks" / f"{status.rank}.json", status)
 
     @property
     def state(self) -> Optional[str]:
@@ -222,10 +203,7 @@ class RunDir:
 
     def summary(self) -> Optional[Summary]:
         """Return the summary; None before the end of the first attempt. Raises ConfigError if it is damaged."""
-        return json_record.load(self.path / "summary.json", Summary)
-
-    def write_summary(self, summary: Summary) -> None:
-        json_record.save(self.path / "summary.json", summary)
+        return json_record.load(self.path / FILES[Summary], Summary)
 
     @property
     def figures(self) -> Dict[str, float]:

@@ -2,7 +2,8 @@
 
 import time
 
-from mxscale.rundir.directory import FAILED, FINISHED, KILLED, RunDir
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import FAILED, FINISHED, KILLED
 
 ENDED = {FINISHED: "finished", FAILED: "failed", KILLED: "interrupted"}  # state -> word in tables
 ALIVE_S = 20.0  # the parent touches `alive` every 5 s; ranks end themselves after this time without it

@@ -14,6 +14,7 @@ A trial's run directory holds `cell.json`, which names the sweep.
 import json
 import os
 import socket
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import List, Optional
@@ -72,10 +73,8 @@ class SweepDirectory(RunDir):
         """Return the records of all attempts, oldest first; those of one trial if its key is given."""
         records = []
         for path in (self.path / "cells").glob(f"[0-9]*-{key[:12] or '*'}.json"):
-            try:
+            with suppress(ConfigError):  # damaged, or written by another version
                 records.append(_with_run_status(json_record.load(path, TrialRecord)))
-            except ConfigError:  # damaged, or written by another version
-                continue
         records = [trial for trial in records if key in ("", trial.key)]
         return sorted(records, key=lambda trial: (trial.attempt, trial.number))
 

@@ -16,7 +16,7 @@ from mxscale.data.images import EXTENSIONS
 from mxscale.data.repack import encode
 from mxscale.data.sources import images_in
 from mxscale.rendering import page
-from mxscale.rundir.directory import DONE, FAILURE
+from mxscale.rundir.status import DONE, FAILURE
 from mxscale.serve import export
 from mxscale.serve.predictor import Predicted, Predictor
 from mxscale.util.atomic_files import replacing

@@ -8,8 +8,9 @@ from typing import Callable, Dict, NamedTuple, Optional, Sequence
 from mxscale.config.schema import Tracking
 from mxscale.cost import prices
 from mxscale.environment import description
-from mxscale.rundir.directory import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, RunDir
-from mxscale.rundir.status import Status, Summary
+from mxscale.records import summary
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import DONE, FAILED, FINISHED, INTERRUPTED, KILLED, Status, Summary
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory, TrialRecord
 from mxscale.tracking import tracker
 from mxscale.tracking.sync_state import view_hint
@@ -19,6 +20,7 @@ from mxscale.util.errors import ConfigError
 from mxscale.util.terminal import echo
 
 TOP1, WALL, RATE = "best/val_top1", "time/wall_s", "throughput/median"
+FORMS = {TOP1: "{:.2f} %", RATE: "{:,.0f}", WALL: "{:.1f} s", "energy/kwh": "{:.4g} kWh"}  # in the table
 COSTS = ("cost/total_usd", "cost/total_eur")
 
 
@@ -81,9 +83,9 @@ def end(
     rows, facts = [row_of(trial) for trial in sweep.trials()], sweep.facts()
     status = outcome(rows, stopped)
     known = sweep.status().with_attempt(ended_ms=int(time.time() * 1000))
-    sweep.write_status(replace(status, attempts=known.attempts, attempt=known.attempt))
+    sweep.save(replace(status, attempts=known.attempts, attempt=known.attempt))
     best = chosen(rows).get("best")
-    sweep.write_summary(Summary(metrics=best.metrics if best else {}))
+    sweep.save(Summary(metrics=best.metrics if best else {}))
     planned = facts.get("cells", 0)
     command = ["mxscale", sweep.config().entry, "-m", *facts["command"]]
     note = note_of(command, status, best, table(rows, planned))
@@ -136,10 +138,6 @@ def note_of(command: Sequence[str], status: Status, best: Optional[Row], trials:
     return f"**{how}**{whose}\n\n```\n{shlex.join(command)}\n```\n\n```\n{trials}\n```"
 
 
-def number(value: Optional[float], form: str) -> str:
-    return "" if value is None else form.format(value)
-
-
 def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
     """Return the table for the terminal.
 
@@ -150,9 +148,8 @@ def table(rows: Sequence[Row], planned: int = 0, more=()) -> str:
     titles = ("", "trial", "state", "val top-1", "images/s", "wall", "cost", "energy")
     lines = [titles]
     for row in rows:
-        lines.append((f"{row.trial.number}", row.trial.name, row.state, number(row.metrics.get(TOP1), "{:.2f} %"),
-                      number(row.metrics.get(RATE), "{:,.0f}"), number(row.metrics.get(WALL), "{:.1f} s"),
-                      row.price_tag, number(row.metrics.get("energy/kwh"), "{:.4g} kWh")))  # fmt: skip
+        *figures, energy = (summary.shown(row.metrics, name, form) or "" for name, form in FORMS.items())
+        lines.append((f"{row.trial.number}", row.trial.name, row.state, *figures, row.price_tag, energy))
     used = [column for column in range(len(titles)) if column < 3 or any(line[column] for line in lines[1:])]
     cells = [[line[column] for column in used] for line in lines]
     text = text_table.columns(cells, range(3, len(used)), indent="  ")

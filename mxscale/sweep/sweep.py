@@ -51,7 +51,7 @@ def begin(values: dict, typed: Sequence[str], facts: dict, stack: ExitStack) -> 
     sweep.write("sweep.json", {**facts, "entry": config.entry, "command": command, "order": order, "attempt": attempt,
                                "process": this_process(), "objective": config.sweep.objective})  # fmt: skip
     started = Attempt(attempt, int(time.time() * 1000))
-    sweep.write_status(Status(attempts=(*sweep.attempts, started), attempt=attempt))
+    sweep.save(Status(attempts=(*sweep.attempts, started), attempt=attempt))
     return sweep
 
 

@@ -180,10 +180,7 @@ def of_directory(run: RunDir) -> Recorded:
     """Return the record of a run directory. Raises ConfigError if it is none."""
     run.config()
     status = run.state or "RUNNING"
-    metrics = {}
-    for line in run.history():
-        metrics.update(line["metrics"])
-    metrics.update(run.figures)
-    known = {name: value for name, value in metrics.items() if value is not None}
+    last = {name: value for line in run.history() for name, value in line["metrics"].items()}
+    known = {name: value for name, value in {**last, **run.figures}.items() if value is not None}
     started = next((attempt.started_ms for attempt in (run.status() or Status()).attempts), None)
     return Recorded(str(run), run.path.name, status, payload.params(run), payload.tags(run), known, started)

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import List, Optional
 
 from mxscale.config.schema import Tracking
-from mxscale.rundir.directory import PARAMS, RUNNING, SYSTEM, RunDir
+from mxscale.rundir.directory import PARAMS, SYSTEM, RunDir
 from mxscale.rundir.running import end_state, is_running
+from mxscale.rundir.status import RUNNING
 from mxscale.rundir.sweep_directory import SweepDirectory, sweep_of
 from mxscale.tracking import experiment_view, payload, sync_state, uris
 from mxscale.tracking.payload import CostAt, no_cost

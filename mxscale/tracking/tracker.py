@@ -13,8 +13,9 @@ from typing import Callable, Optional
 
 from mxscale.config.schema import Tracking
 from mxscale.records import learning_curves
-from mxscale.rundir.directory import DONE, FAILURE, RunDir
+from mxscale.rundir.directory import RunDir
 from mxscale.rundir.running import end_state, is_running
+from mxscale.rundir.status import DONE, FAILURE
 from mxscale.tracking import payload
 from mxscale.tracking.payload import CostAt, no_cost
 from mxscale.tracking.sender import Sender

@@ -7,7 +7,8 @@ import sys
 from typing import Callable
 
 from mxscale.distributed.heartbeat import end_with_parent
-from mxscale.rundir.directory import DONE, REFUSED, RunDir
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import DONE, REFUSED
 from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact
 

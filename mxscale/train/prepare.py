@@ -67,7 +67,7 @@ def prepare(run: RunDir, config: Config) -> None:
             f"resume={run.path}: it is at step {state['step']:,}, and these settings end at {derived.total_steps:,}; "
             "raise epochs or max_steps"
         )
-    run.write_plan(replace(plan, sizes=derived))
+    run.save(replace(plan, sizes=derived))
     run.write_config(config)  # with the input of the weights, which ranks read and records show
     run.write("environment.json", {**(run.read("environment.json") or {}), "mxnet": build()})
 

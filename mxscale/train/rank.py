@@ -20,9 +20,8 @@ import traceback
 from mxscale.distributed.communicators import open_communicator
 from mxscale.distributed.heartbeat import Heartbeat, end_with_parent, rank_from_environment
 from mxscale.distributed.peer_loss import follows_from_lost_peer
-from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.status import RankStatus
+from mxscale.rundir.status import FAILURE, REFUSED, RankStatus
 from mxscale.train.checkpointer import NotFinite
 from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
@@ -48,11 +47,11 @@ def main(run_path: str, attempt: int) -> int:
         outcome = Trainer(run, config, plan, comm, attempt, heartbeat).train()
         comm.close()
     except ConfigError as error:
-        outcome = {"state": "refused", "exit": directory.REFUSED, "error": str(error)}
+        outcome = {"state": "refused", "exit": REFUSED, "error": str(error)}
     except Exception as error:
         outcome = failure(error, run)
     ended = RankStatus(rank=comm.rank, attempt=attempt, time_ms=int(time.time() * 1000), **outcome)
-    run.write_rank_status(ended)
+    run.save(ended)
     return ended.exit
 
 
@@ -65,7 +64,7 @@ def failure(error: Exception, run: RunDir) -> dict:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         text = f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
     consequence = follows_from_lost_peer(text, str(run))
-    return {"state": "failed", "exit": directory.FAILURE, "error": text, "consequence": consequence}
+    return {"state": "failed", "exit": FAILURE, "error": text, "consequence": consequence}
 
 
 def redirect_output(path) -> None:

@@ -18,7 +18,7 @@ from mxscale.models import weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
-from mxscale.rundir.status import SPENT
+from mxscale.rundir.status import DONE, INTERRUPTED, SPENT
 from mxscale.train import builders
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
 from mxscale.train.evaluation import Evaluator
@@ -123,7 +123,7 @@ class Trainer:
             return self.interrupted()
         self.metrics_log.sync()
         sha256 = self.checkpointer.params_sha256
-        done = {"state": "done", "exit": directory.DONE, "step": self.step, "params_sha256": sha256}
+        done = {"state": "done", "exit": DONE, "step": self.step, "params_sha256": sha256}
         return {**done, "reason": self.early_end()}
 
     def train_step(self) -> None:
@@ -237,7 +237,7 @@ class Trainer:
     def interrupted(self) -> dict:
         """Return the outcome of a rank that stopped on request. A collective."""
         self.finish_checkpoint()
-        return {"state": "interrupted", "exit": directory.INTERRUPTED, "step": self.step}
+        return {"state": "interrupted", "exit": INTERRUPTED, "step": self.step}
 
 
 def request_of(run: RunDir) -> Request:

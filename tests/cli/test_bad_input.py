@@ -14,6 +14,7 @@ from mxscale.config.schema import Config, Launch
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Host, Plan
+from mxscale.rundir.status import FINISHED, KILLED
 from mxscale.train import prepare
 from mxscale.util.errors import ConfigError
 
@@ -183,7 +184,7 @@ def stopped(cli, tmp_path):
     settings = folder_of(root, f"runs={cli.folder}", f"data.cache={cli.cache}", "launch.ranks=1", "batch.per_device=4")
     run = directory.create(composed("train", *settings))
     prepare.prepare(run, run.config())
-    run.write("status.json", {"state": directory.KILLED, "attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 1}]})
+    run.write("status.json", {"state": KILLED, "attempts": [{"attempt": 1, "started_ms": 0, "ended_ms": 1}]})
     run.write("ranks/0.json", {"attempt": 1, "state": "interrupted", "exit": 75})
     return run, root
 
@@ -216,12 +217,12 @@ def test_resume_with_changed_data_changes_nothing(refused, stopped):
     before = everything(run)
     contains(refused(f"resume={run}"), f"resume={run}", "the data differ", "start a new run")
     assert everything(run) == before
-    assert run.read("status.json")["state"] == directory.KILLED
+    assert run.read("status.json")["state"] == KILLED
 
 
 def test_finished_run_is_not_resumed(refused_here, tmp_path):
     run = directory.create(Config(runs=str(tmp_path / "done")))
-    run.write("status.json", {"state": directory.FINISHED, "attempts": []})
+    run.write("status.json", {"state": FINISHED, "attempts": []})
     contains(refused_here(f"resume={run}"), "that run is finished")
 
 

@@ -206,7 +206,7 @@ def test_an_update_can_select_instance_and_region(tmp_path):
 def test_a_run_keeps_the_price_of_its_start(tmp_path):
     config = from_dict({"runs": str(tmp_path), "machine": {"provider": "aws", "nodes": 3}})
     run = directory.create(config)
-    run.write_price(Price(known=True, usd_per_hour=26.44))
+    run.save(Price(known=True, usd_per_hour=26.44))
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     tool(tmp_path, f"update={SAMPLES / 'vms.csv'}")
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before

@@ -18,6 +18,7 @@ from mxscale.launcher import setup
 from mxscale.rundir import directory
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.status import INTERRUPTED
 from mxscale.util.errors import ConfigError
 
 PLAN = Plan(sizes=make_sizes(per_device_batch=10, steps_per_epoch=100, total_steps=100),
@@ -79,7 +80,7 @@ def test_a_budget_without_room_for_a_step_is_refused():
 
 def test_durations_are_those_of_the_short_run(tmp_path):
     run = directory.create(from_dict({"runs": str(tmp_path)}))
-    run.write_plan(PLAN)
+    run.save(PLAN)
     run.write("price.json", {})
     os.utime(run.path / "price.json", (3, 3))
     lines = [
@@ -140,6 +141,6 @@ def test_a_signal_before_the_training_records_nothing(tmp_path, monkeypatch, cap
         raise Stopped("SIGINT")
 
     monkeypatch.setattr(budget_fit, "measured", stopped)
-    assert main.main([*LINE, f"runs={tmp_path}"]) == directory.INTERRUPTED
+    assert main.main([*LINE, f"runs={tmp_path}"]) == INTERRUPTED
     assert "interrupted (SIGINT) before the training; nothing is recorded" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())

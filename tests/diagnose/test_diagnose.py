@@ -15,7 +15,8 @@ from mxscale.diagnose import breakdown, diagnosis, timing
 from mxscale.diagnose.advice import advise
 from mxscale.diagnose.breakdown import diagnose
 from mxscale.launcher.context import Signals
-from mxscale.rundir.directory import KILLED, RunDir
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import KILLED
 from mxscale.util.errors import ConfigError
 
 SCRIPT = """
@@ -150,7 +151,7 @@ def given(tmp_path, monkeypatch):
             run = RunDir(folder / "0" / "train" / "now")
             run.path.mkdir(parents=True)
             run.write_config(configs[0])
-            run.write_plan(replace(prepared().plan, data_digest="d"))
+            run.save(replace(prepared().plan, data_digest="d"))
             run.write("environment.json", ENVIRONMENT)
             rate = dict(look=80, compute=50, side_by_side=45, exchange=80, all=40)[probe]
             return [timing.Reading([rate] * 4, [0.1] * 4, run) for _ in configs]

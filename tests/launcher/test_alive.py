@@ -11,7 +11,8 @@ import pytest
 from machine import until
 
 from mxscale.launcher.alive import kept_alive
-from mxscale.rundir.directory import INTERRUPTED, RunDir
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import INTERRUPTED
 
 # A parent that holds the interpreter's lock: this search takes longer than any test
 BUSY = """

@@ -170,8 +170,8 @@ def a_run(folder, lines=(), attempts=((0, None, 1),), known=None, **config):
         span = {"attempt": number, "started_ms": T0 + 1000 * began, "nodes": nodes, "ranks": 1}
         spans.append(span if ended is None else {**span, "ended_ms": round(T0 + 1000 * ended)})
     run.write("status.json", {"attempts": spans, "state": "RUNNING", "attempt": len(spans)})
-    run.write_price(known or price())
-    run.write_plan(Plan(sizes=SIZES, splits=SPLITS, data_digest="d", threads=1, device="cpu", classes=10))
+    run.save(known or price())
+    run.save(Plan(sizes=SIZES, splits=SPLITS, data_digest="d", threads=1, device="cpu", classes=10))
     write_lines(run, lines)
     return run
 
@@ -269,7 +269,7 @@ def test_remote_ranks_take_longer_to_end(tmp_path):
     run = a_run(tmp_path)
     alone = durations(run).stop_s()
     hosts = (Host("a", 1, "a", here=True), Host("b", 1, "b"))
-    run.write_plan(replace(run.plan(), hosts=hosts))
+    run.save(replace(run.plan(), hosts=hosts))
     assert durations(run).stop_s() == alone + 5
 
 
@@ -328,8 +328,8 @@ def test_no_ranks_after_preparation_spent_budget(tmp_path, monkeypatch):
 
 def test_attempt_stopped_during_set_up_is_billed(tmp_path, monkeypatch):
     run = a_run(tmp_path, [(1, 1, 5, trained(100.0))], attempts=((0, 10, 1), (20, None, 1)))
-    run.write_status(run.status().with_attempt(ranks=None))
-    run.write_summary(Summary())
+    run.save(run.status().with_attempt(ranks=None))
+    run.save(Summary())
     monkeypatch.setattr(time, "time", lambda: T0 / 1000 + 40)
     outcome.end_attempt(setup.Attempt(context(run, 2), None, Logs(run.path / "ranks")), Watched("SIGINT", None))
     metrics = run.read("summary.json")["metrics"]

@@ -27,7 +27,8 @@ from mxscale.cost import run_cost
 from mxscale.launcher import commands as launch
 from mxscale.launcher import run as job
 from mxscale.rundir import checkpoints
-from mxscale.rundir.directory import FAILED, FINISHED, KILLED, RunDir
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import FAILED, FINISHED, KILLED
 from mxscale.tracking import tracker
 
 sys.path.append(str(ROOT / "bench"))

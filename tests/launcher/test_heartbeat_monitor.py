@@ -126,7 +126,7 @@ def test_ended_or_unstarted_rank_is_no_stall(run, clock):
     monitor = watched(run)
     beat(run, 0, attempt=2)  # of another attempt
     beat(run, 1)
-    run.write_rank_status(RankStatus(1, attempt=1, exit=0, time_ms=0))
+    run.save(RankStatus(1, attempt=1, exit=0, time_ms=0))
     assert clock.passes(10 * STALL_S, monitor) is None
 
 
@@ -152,7 +152,7 @@ def test_stopped_rank_on_another_host_is_killed(run, clock, process, fake_ssh):
     beat(run, 2, pids[2])
     assert clock.passes(STALL_S, monitor).error.endswith("its process is stopped (SIGSTOP, or a debugger?) (on b)")
 
-    run.write_rank_status(RankStatus(0, attempt=1, exit=1, time_ms=0))
+    run.save(RankStatus(0, attempt=1, exit=1, time_ms=0))
     assert monitor.end_elsewhere() == [nodes[2]]  # unreachable
     assert ranks[1].wait(10) == -signal.SIGKILL
     assert ranks[0].poll() is None and bystander.poll() is None
@@ -178,7 +178,7 @@ def test_a_greeting_of_another_host_is_no_state(run, clock, process, fake_ssh):
 def test_only_hosts_of_failed_ranks_are_checked(run, fake_ssh):
     monitor = watched(run, 3, [Host(name, 1, name) for name in ("gone1", "gone2", "b")])
     for rank, status in enumerate((1, 0, 1)):
-        run.write_rank_status(RankStatus(rank, attempt=1, exit=status, time_ms=0))
+        run.save(RankStatus(rank, attempt=1, exit=status, time_ms=0))
     assert [host.name for host in monitor.end_elsewhere()] == ["gone1"]
 
 
@@ -201,11 +201,11 @@ def test_stopped_server_of_this_run_is_killed(run, process, fake_ssh, tmp_path):
 def test_missing_status_before_any_step_is_a_start_crash(run):
     beat(run, 0, progress=0)
     assert watched(run).crashed_at_start()
-    run.write_rank_status(RankStatus(0, attempt=1, exit=1, time_ms=0, consequence=True))
+    run.save(RankStatus(0, attempt=1, exit=1, time_ms=0, consequence=True))
     assert watched(run).crashed_at_start()
-    run.write_rank_status(RankStatus(0, attempt=1, exit=1, time_ms=0))
+    run.save(RankStatus(0, attempt=1, exit=1, time_ms=0))
     assert not watched(run).crashed_at_start()  # it reported why
-    run.write_rank_status(RankStatus(1, attempt=1, exit=1, time_ms=0))
+    run.save(RankStatus(1, attempt=1, exit=1, time_ms=0))
     assert not watched(run).crashed_at_start()  # each rank wrote its status
 
 

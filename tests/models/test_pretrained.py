@@ -19,6 +19,7 @@ from mxscale.launcher import setup
 from mxscale.models import pretrained, weights, zoo
 from mxscale.rundir import directory
 from mxscale.rundir.plan import InputChange, Plan
+from mxscale.rundir.status import FINISHED
 from mxscale.train import prepare, pretrained_init
 from mxscale.util.atomic_files import digest_of
 from mxscale.util.errors import ConfigError
@@ -44,13 +45,13 @@ def prepared(tmp_path, data_cache):
 def again(run):
     """Prepare another attempt."""
     file = setup.pretrained_file(run.config(), run)
-    run.write_plan(replace(run.plan(), pretrained=file))
+    run.save(replace(run.plan(), pretrained=file))
     prepare.prepare(run, run.config())
 
 
 def finished(run, ended):
     """Write the status of a finished run."""
-    run.write("status.json", {"state": directory.FINISHED, "exit": 0, "attempts": [], **ended})
+    run.write("status.json", {"state": FINISHED, "exit": 0, "attempts": [], **ended})
     return run
 
 

@@ -11,8 +11,8 @@ from mxscale.cost import run_cost
 from mxscale.perfmodel import calibration, layers, machines, rates
 from mxscale.perfmodel.step_time import Link
 from mxscale.rundir import directory
-from mxscale.rundir.directory import FINISHED
 from mxscale.rundir.plan import Host, Plan
+from mxscale.rundir.status import FINISHED
 from mxscale.util.errors import ConfigError
 
 
@@ -21,7 +21,7 @@ def finished(runs, ranks: int, rate: float, shards=None, **settings):
     config = from_dict({"runs": str(runs), "model": {"name": "resnet18_v1b"}, **settings})
     run = directory.create(config)
     sizes = make_sizes(ranks, shards=shards or ranks, per_device_batch=config.batch.per_device)
-    run.write_plan(Plan(sizes=sizes, threads=1, classes=5, device="cpu"))
+    run.save(Plan(sizes=sizes, threads=1, classes=5, device="cpu"))
     run.write("status.json", {"state": FINISHED})
     run.write("summary.json", {"metrics": {"throughput/median": rate}})
     return run
@@ -51,7 +51,7 @@ def test_measured_link_replaces_those_of_the_tables(tmp_path):
 
 def test_run_on_unequal_machines_is_refused(tmp_path):
     run = finished(tmp_path, 3, 60.0)
-    run.write_plan(dataclasses.replace(run.plan(), hosts=(Host("a", 2, "a"), Host("b", 1, "b"))))
+    run.save(dataclasses.replace(run.plan(), hosts=(Host("a", 2, "a"), Host("b", 1, "b"))))
     with pytest.raises(ConfigError, match="unequal numbers of ranks"):
         calibration.read(str(run.path), run.config())
 

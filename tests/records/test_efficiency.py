@@ -9,9 +9,8 @@ from mxscale.config.schema import from_dict
 from mxscale.config.signature import signature
 from mxscale.records import earlier_runs
 from mxscale.rundir import directory
-from mxscale.rundir.directory import FINISHED
 from mxscale.rundir.plan import Plan
-from mxscale.rundir.status import Summary
+from mxscale.rundir.status import FINISHED, Summary
 
 
 def made(root, ranks, rate=None, on=None, **settings):
@@ -21,7 +20,7 @@ def made(root, ranks, rate=None, on=None, **settings):
     run = directory.create(config)
     work = signature(config, "digest", None, ranks=False)
     sizes = make_sizes(ranks, total_steps=100, train_images=3200)
-    run.write_plan(Plan(sizes=sizes, weak_signature=work, threads=on["threads"], device=on["device"]))
+    run.save(Plan(sizes=sizes, weak_signature=work, threads=on["threads"], device=on["device"]))
     run.write("environment.json", {"tags": {"machine": on["machine"], "gpu": on["gpu"], "build": "wheel"}})
     if rate:
         run.write("status.json", {"state": FINISHED, "step": 100, "attempts": [{"attempt": 1, "started_ms": 0}]})

@@ -23,7 +23,7 @@ def made(tmp_path):
 
     def make(*attempts, device="cpu", hosts=(), nodes=1, **machine):
         run = make_run(tmp_path, machine=machine)
-        run.write_plan(Plan(sizes=make_sizes(2), device=device, hosts=hosts))
+        run.save(Plan(sizes=make_sizes(2), device=device, hosts=hosts))
         ended = [
             {"attempt": number, "started_ms": 0, "ended_ms": HOUR_MS, "ranks": 2, "nodes": nodes}
             for number in range(1, len(attempts) + 1)
@@ -102,7 +102,7 @@ def test_co2_needs_the_carbon_intensity(made):
 
 def test_summary_table_and_mlflow_name_the_source(made):
     run = made([{RAPL: 2 * KWH}], gco2_per_kwh=380.0)
-    run.write_summary(summary.summarise(run, 1))
+    run.save(summary.summarise(run, 1))
     assert {"energy/kwh", "co2/kg"} <= {name for name, *_ in payload.summary(run)}
     assert "2 kWh (RAPL)" in summary.table(run) and "0.76 kg" in summary.table(run)
     assert payload.tags(run)["energy.source"] == "RAPL"
@@ -110,7 +110,7 @@ def test_summary_table_and_mlflow_name_the_source(made):
 
 def test_an_unknown_energy_is_not_recorded(made):
     run = made([{}], gco2_per_kwh=380.0)
-    run.write_summary(summary.summarise(run, 1))
+    run.save(summary.summarise(run, 1))
     assert not {"energy/kwh", "co2/kg"} & set(run.figures)
     assert "kWh" not in summary.table(run) and "energy.source" not in payload.tags(run)
 

@@ -11,7 +11,7 @@ import pytest
 from composed import composed_values
 from refusals import command_error
 
-from mxscale.cli import main, replaying
+from mxscale.cli import main, multirun, replaying
 from mxscale.config.schema import flatten, from_dict, to_dict
 from mxscale.config.validation import validate
 from mxscale.config.verb_settings import Replay as ReplaySettings
@@ -372,7 +372,7 @@ def test_trials_of_a_replay_take_as_many_machines_as_they_need(monkeypatch, tmp_
         seen.append(list(composed.launch.hosts))
         return Status(REFUSED_TRIAL, exit=2, error="not run")
 
-    monkeypatch.setattr(replaying.job, "execute", execute)
+    monkeypatch.setattr(multirun.job, "execute", execute)
     words = ["replay", "aws-scaling", f"output={tmp_path}/pages", f"runs={tmp_path}/runs", "data.train=a.rec"]
     words += ["data.val=b.rec", "launch.hosts=[a:8,b:8,c:8]", "tracking.uri=http://user:pass-word@127.0.0.1:9"]
     assert main.main(words) == 2

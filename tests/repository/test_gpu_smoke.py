@@ -45,7 +45,7 @@ def ended_run(tmp_path, ends):
     def make(ranks=1, **metrics):
         run = RunDir(tmp_path / "run")
         run.path.mkdir()
-        run.write_plan(Plan(sizes=make_sizes(ranks)))
+        run.save(Plan(sizes=make_sizes(ranks)))
         run.write("summary.json", {"metrics": {"throughput/median": 360.4, **metrics}})
         ends(0, f"run       {run}\n")
 

@@ -120,7 +120,7 @@ def test_rerun_takes_config_ranks_and_threads_from_record(tmp_path):
 def test_rerun_ends_where_the_recorded_clock_ended_the_run(tmp_path):
     run = make_run(tmp_path, max_steps=9)
     assert asked(run, "tracking=none")[0].max_steps == 9
-    run.write_status(replace(run.status(), reason=SPENT, step=7))
+    run.save(replace(run.status(), reason=SPENT, step=7))
     assert asked(run, "tracking=none")[0].max_steps == 7
 
 
@@ -128,7 +128,7 @@ def test_recorded_price_applies_to_current_nodes(tmp_path):
     first = asked(make_run(tmp_path), "tracking=none")[2]
     config, hook = from_dict({"launch": {"setup_minutes": 1.0}, "machine": {"nodes": 4}}), rerun.Rerun(first)
     assert setup.price_of(config, [], None, [hook]) == replace(PRICE, nodes=4, setup_minutes=1.0)
-    first.files.write_price(Price(known=False, why="no price"))
+    first.files.save(Price(known=False, why="no price"))
     assert not setup.price_of(config, [], None, [hook]).known  # today's price is not used
 
 
@@ -197,7 +197,7 @@ def test_record_of_other_version_is_refused(tmp_path):
     (run.path / "config.yaml").write_text(text + "gravity: 9.81\n")
     assert f"{run}/config.yaml: unknown key gravity" in refused(run, "tracking=none")
     (run.path / "config.yaml").write_text(text)
-    run.write_plan(Plan(sizes=PLAN.sizes))
+    run.save(Plan(sizes=PLAN.sizes))
     assert "another version of mxscale" in refused(run, "tracking=none")
 
 
@@ -217,7 +217,7 @@ def test_sqlite_store_provides_record_and_seeds(tmp_path):
         send(make_run(runs, seed=seed, top1=top1))
     send(make_run(runs, seed=4, top1=1.0, epochs=2))  # another config
     other = make_run(runs, seed=6, top1=3.0)
-    other.write_plan(replace(PLAN, data_digest="e" * 64))  # other data
+    other.save(replace(PLAN, data_digest="e" * 64))  # other data
     killed = send(make_run(runs, "KILLED", seed=5, top1=2.0))
     assert "has not finished (KILLED)" in refused(killed, f"runs={runs}")
     here = asked(run_id, f"runs={runs}")[2]
@@ -256,7 +256,7 @@ def facts(folder, **changes):
         "mxnet": {"features": ["BLAS_OPEN"], "gpus": 0},
     }
     run.write("environment.json", {**found, "tags": tags, **changes.get("environment", {})})
-    run.write_plan(replace(PLAN, **changes.get("plan", {})))
+    run.save(replace(PLAN, **changes.get("plan", {})))
     return run
 
 

@@ -26,7 +26,7 @@ def runs(tmp_path):
     config = from_dict({"runs": str(tmp_path)})
     made = [directory.create(config), directory.create(config)]
     for run in made:
-        run.write_status(Status(FINISHED))
+        run.save(Status(FINISHED))
         run.write("best.json", {"step": 1, "val/top1": 50.0, "checkpoint": "checkpoints/000000001"})
     made[1].path.joinpath("status.json").write_text("[torn")
     return made
@@ -39,16 +39,16 @@ def test_latest_skips_a_damaged_run(runs, tmp_path, capsys):
 
 def test_a_damaged_sibling_is_no_baseline(runs):
     for run in runs:
-        run.write_plan(Plan(weak_signature="s"))
+        run.save(Plan(weak_signature="s"))
     runs[0].path.joinpath("environment.json").write_text("[torn")
     assert earlier_runs.comparable(runs[1], Plan(weak_signature="s")) == []
 
 
 def test_a_run_with_a_setting_that_was_removed_is_neither_a_baseline_nor_another_seed(runs):
     for run in runs:
-        run.write_plan(Plan(weak_signature="s"))
-        run.write_status(Status(FINISHED))
-        run.write_summary(Summary({"throughput/median": 100.0}))
+        run.save(Plan(weak_signature="s"))
+        run.save(Status(FINISHED))
+        run.save(Summary({"throughput/median": 100.0}))
     path = runs[0].path / "config.yaml"
     like = payload.params(runs[1])
     assert payload.params(runs[0]) == like
@@ -69,7 +69,7 @@ def test_the_damaged_run_itself_is_named(runs):
 
 
 def test_latest_skips_a_run_with_a_damaged_best(runs, tmp_path, capsys):
-    runs[1].write_status(Status(FINISHED))
+    runs[1].save(Status(FINISHED))
     runs[1].path.joinpath("best.json").write_text('{"step": "one"}')
     assert directory.latest_trained(tmp_path).path == runs[0].path
     assert "best.json is damaged: step='one': expected a whole number" in capsys.readouterr().err
@@ -196,7 +196,7 @@ def trained(tmp_path):
     training.checkpointer.record_validation(1, {"val/top1": 50.0})
     run = training.save(1).run
     run.write_config(training.config)
-    run.write_plan(Plan(class_names=("cat", "dog")))
+    run.save(Plan(class_names=("cat", "dog")))
     return run
 
 

@@ -13,7 +13,7 @@ from repository import ROOT
 from run_files import read_json
 from verbs import Cli
 
-from mxscale.rundir import directory
+from mxscale.rundir.status import FINISHED
 
 ARCHIVE = ROOT / "tests" / "fixtures" / "runs_schema_1.tar.xz"
 
@@ -39,7 +39,7 @@ def test_an_interrupted_run_resumes(old):
     run = old.folder / "train" / "interrupted"
     ended = old("train", f"resume={run}", small=False)
     status = read_json(run / "status.json")
-    assert (status["state"], status["step"], len(status["attempts"])) == (directory.FINISHED, 15, 2)
+    assert (status["state"], status["step"], len(status["attempts"])) == (FINISHED, 15, 2)
     assert ended.run.path == run
 
 

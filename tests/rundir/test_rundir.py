@@ -7,10 +7,10 @@ import pytest
 from plans import make_sizes, make_splits
 
 from mxscale.config.schema import from_dict
-from mxscale.rundir import directory, guards
-from mxscale.rundir.directory import FAILED, FINISHED, RunDir, create, latest_trained, runs_of
+from mxscale.rundir import guards
+from mxscale.rundir.directory import RunDir, create, latest_trained, runs_of
 from mxscale.rundir.plan import Address, Host, InputChange, Origin, Plan
-from mxscale.rundir.status import Attempt
+from mxscale.rundir.status import DONE, FAILED, FAILURE, FINISHED, INTERRUPTED, REFUSED, Attempt
 from mxscale.util.errors import ConfigError
 
 
@@ -132,7 +132,7 @@ def test_plan_round_trip(run):
         origin=Origin("file", {"w.params": "abc"}, input={"mean": [1.0, 2.0, 3.0]}),
         input=InputChange({"image_size": 224}, {"image_size": 32}),
     )  # fmt: skip
-    run.write_plan(plan)
+    run.save(plan)
     assert run.plan() == plan and run.read("plan.json")["schema_version"] == 2
 
 
@@ -154,7 +154,7 @@ def test_damaged_or_newer_record_is_refused(run, text, message):
 
 def test_status_keeps_attempts_and_ignores_unknown_keys(run):
     run.write("status.json", {"state": FINISHED, "attempts": [{"attempt": 1, "started_ms": 5}], "of another": 1})
-    run.write_status(run.status().with_attempt(ended_ms=9, ranks=2))
+    run.save(run.status().with_attempt(ended_ms=9, ranks=2))
     assert run.attempts == (Attempt(1, 5, ranks=2, ended_ms=9),) and run.state == FINISHED
 
 
@@ -207,4 +207,4 @@ def test_later_attempt_replaces_lines_of_the_same_steps(run, lines, kept):
 
 
 def test_exit_statuses_are_as_documented():
-    assert (directory.DONE, directory.FAILURE, directory.REFUSED, directory.INTERRUPTED) == (0, 1, 2, 75)
+    assert (DONE, FAILURE, REFUSED, INTERRUPTED) == (0, 1, 2, 75)

@@ -114,7 +114,7 @@ def test_a_run_is_evaluated_as_at_its_end(finished, capsys):
 def copied(finished, folder, **changes) -> RunDir:
     """Return a copy of the run with another plan."""
     run = RunDir(shutil.copytree(finished.path, folder / "run"))
-    run.write_plan(dataclasses.replace(run.plan(), **changes))
+    run.save(dataclasses.replace(run.plan(), **changes))
     return run
 
 

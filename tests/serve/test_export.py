@@ -42,7 +42,7 @@ def run(tmp_path):
     weights.save(folder / "params", convert.load(str(tmp_path / "w.safetensors"), "resnet18_v1b"))
     complete(folder)
     run.write("best.json", {"step": 1, "val/top1": 50.0, "checkpoint": "checkpoints/000000001"})
-    run.write_plan(Plan(classes=10, class_names=ANIMALS))
+    run.save(Plan(classes=10, class_names=ANIMALS))
     return run
 
 
@@ -206,7 +206,7 @@ def test_a_run_of_a_symbol_network_may_move(run, tmp_path):
     complete(symbolic.checkpoints / "1")
     symbolic.write("network.json", source.graph)
     symbolic.write("best.json", {"step": 1, "val/top1": 50.0, "checkpoint": "checkpoints/1"})
-    symbolic.write_plan(Plan(classes=10, class_names=ANIMALS, graph=str(symbolic.path / "network.json")))
+    symbolic.save(Plan(classes=10, class_names=ANIMALS, graph=str(symbolic.path / "network.json")))
     moved = symbolic.path.rename(tmp_path / "moved")
     assert trained_models.load(str(moved), from_dict({})).card.class_names == ANIMALS
 

@@ -15,7 +15,7 @@ from mxscale.rerun import rerun
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
-from mxscale.rundir.status import Attempt, Status, Summary
+from mxscale.rundir.status import FINISHED, Attempt, Status, Summary
 from mxscale.train import prepare
 
 
@@ -28,10 +28,10 @@ def train(run) -> Status:
     ended = in_process.trained(run)
     setup.record_environment(run, run.config(), plan)
     attempt = Attempt(1, ranks=1, started_ms=began, ended_ms=began + 1000)
-    status = Status(directory.FINISHED, attempts=(attempt,), step=ended["step"], params_sha256=ended["params_sha256"])
-    run.write_status(status)
-    run.write_summary(Summary())
-    run.write_price(Price(known=False, why="no price"))
+    status = Status(FINISHED, attempts=(attempt,), step=ended["step"], params_sha256=ended["params_sha256"])
+    run.save(status)
+    run.save(Summary())
+    run.save(Price(known=False, why="no price"))
     return status
 
 
@@ -42,7 +42,7 @@ def rerun_of(run, *overrides) -> dict:
     again = directory.create(config)
     hook, context = rerun.Rerun(recorded), RunContext(again, config, Resources([], {}, 0.0), Signals())
     hook.on_created(again, context.signals)
-    again.write_plan(Plan(pretrained=setup.pretrained_file(config)))
+    again.save(Plan(pretrained=setup.pretrained_file(config)))
     status = train(again)
     hook.before_ranks(replace(context, config=again.config()), again.plan())
     hook.on_finished(again, status)

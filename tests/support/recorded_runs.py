@@ -33,8 +33,8 @@ PRICE = Price(known=True, usd_per_hour=7.0, setup_minutes=2.0, billing="per_seco
 
 def make_run(root, state="FINISHED", top1=99.0, sha="aaa", **values):
     run = directory.create(from_dict({"runs": str(root), **values}))
-    run.write_plan(PLAN)
-    run.write_price(PRICE)
+    run.save(PLAN)
+    run.save(PRICE)
     run.write("environment.json", {"git": {}, "machine": {}, "mxnet": {}, "tags": {"data.digest": "d" * 64}})
     run.write("summary.json", {"metrics": {"test/top1": top1}})
     status = {"state": state, "attempts": [{"attempt": 1, "ranks": 2, "started_ms": 1, "ended_ms": 2}]}

@@ -39,7 +39,7 @@ def add_sample(run, step=1):
 
 
 def end(run, state="FINISHED"):
-    run.write_plan(Plan(sizes=make_sizes(2, effective_lr=0.025, total_steps=30)))
+    run.save(Plan(sizes=make_sizes(2, effective_lr=0.025, total_steps=30)))
     environment = {
         "tags": {"git.commit": "abc", "git.dirty": False, "versions": {"mxnet": "1.9.1"}, "image.id": None},
         "data": {"name": "digits", "digest": "d" * 64, "source": "built in", "profile": {"train": 1437}},

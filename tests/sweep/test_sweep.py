@@ -21,8 +21,8 @@ from mxscale.config.schema import Config, Launch, from_dict, to_dict
 from mxscale.environment.container_limits import available_cores
 from mxscale.launcher.context import Signals
 from mxscale.rundir import directory, guards
-from mxscale.rundir.directory import FAILED, INTERRUPTED, KILLED, RUNNING, RunDir
-from mxscale.rundir.status import FINISHED, Status
+from mxscale.rundir.directory import RunDir
+from mxscale.rundir.status import FAILED, FINISHED, INTERRUPTED, KILLED, RUNNING, Status
 from mxscale.rundir.sweep_directory import REFUSED_TRIAL, SweepDirectory, TrialRecord
 from mxscale.sweep import conclusion, sweep, trials
 from mxscale.sweep.conclusion import Row
@@ -330,7 +330,7 @@ def test_cell_whose_run_was_resumed_by_hand_has_finished(tmp_path, state):
     cell = cell_of(begun(tmp_path), 3)
     run = ran(cell, KILLED)
     cell.record_end(Status(state, exit=2, error="that run is finished"))
-    run.write_status(replace(run.status(), state=FINISHED, exit=0))
+    run.save(replace(run.status(), state=FINISHED, exit=0))
     assert cell_of(begun(tmp_path, sweep={"resume": True}), 3).finished_before()
 
 

@@ -22,6 +22,7 @@ from mxscale.cli import main, settings
 from mxscale.launcher import setup
 from mxscale.rundir import directory
 from mxscale.rundir.plan import Plan
+from mxscale.rundir.status import FINISHED
 
 CONF = ROOT / "conf"
 ENTRIES = ("train", "finetune")
@@ -164,9 +165,9 @@ def ended_run(path, config, steps):
     path.mkdir()
     run = directory.RunDir(path)
     run.write_config(settings.resolve(config))
-    run.write_plan(Plan(pretrained=setup.pretrained_file(run.config())))
+    run.save(Plan(pretrained=setup.pretrained_file(run.config())))
     status = train(run)
-    assert (status.state, status.step) == (directory.FINISHED, steps)
+    assert (status.state, status.step) == (FINISHED, steps)
     return run
 
 

@@ -20,7 +20,7 @@ def trained(tmp_path, data_cache, *overrides, entry="finetune"):
              f"runs={tmp_path}/runs", f"data.cache={data_cache}", "data.train_per_class=4"]  # fmt: skip
     config = settings.resolve(composed(entry, *words, *overrides))
     run = directory.create(config)
-    run.write_plan(Plan(pretrained=setup.pretrained_file(config)))
+    run.save(Plan(pretrained=setup.pretrained_file(config)))
     prepare.prepare(run, config)
     assert in_process.trained(run)["state"] == "done"
     return run

@@ -118,7 +118,7 @@ def wait_for_rank(run, rank, but, timeout=30):
 def test_rank_status_of_other_attempt_is_ignored(tmp_path):
     run = RunDir(tmp_path)
     run.path.joinpath("ranks").mkdir()
-    run.write_rank_status(RankStatus(0, attempt=1, exit=1, time_ms=0))
+    run.save(RankStatus(0, attempt=1, exit=1, time_ms=0))
     assert run.rank_status(0, 1) and run.rank_status(0, 2) is None and run.rank_status(1, 1) is None
 
 
@@ -203,7 +203,7 @@ def test_jittered_enqueues_keep_the_same_bytes(cli, tmp_path, data_cache):
         (run.path / "ranks").mkdir(parents=True)
         config = ended.run.config()
         run.write_config(config)
-        run.write_plan(ended.run.plan())
+        run.save(ended.run.plan())
         run.begin_alive(1)
         command = commands.commands(config, str(run), 1, Placement(3, 2), os.environ)[0]
         subprocess.run(with_script(command.argv, script), env=command.env, check=True, timeout=120, capture_output=True)

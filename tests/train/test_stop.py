@@ -8,8 +8,7 @@ from evaluations import CASE, FinishAfter, StopAfter
 from in_process import prepared, trained
 from run_files import wait_for_step
 
-from mxscale.rundir import directory
-from mxscale.rundir.status import SPENT
+from mxscale.rundir.status import INTERRUPTED, SPENT
 from mxscale.train import prepare
 
 pytestmark = pytest.mark.slow
@@ -36,7 +35,7 @@ def test_interrupted_evaluation_is_repeated_after_resume(new, batches, step):
     expected = trained(uninterrupted)
     run = new("interrupted")
     stopped = trained(run, heartbeat=StopAfter(batches))
-    assert stopped == {"state": "interrupted", "exit": directory.INTERRUPTED, "step": step}
+    assert stopped == {"state": "interrupted", "exit": INTERRUPTED, "step": step}
     assert (run.checkpoint(step) / "MANIFEST").exists()
     assert evaluations(run).items() < evaluations(uninterrupted).items()
     again = trained(run, attempt=2)

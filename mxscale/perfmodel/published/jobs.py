@@ -18,7 +18,8 @@ from mxscale.perfmodel.step_time import Job, overlapped, stragglers, transfers
 
 Constants = Dict[str, float]  # as in hardware.csv
 
-UNKNOWN = hardware.network("resnet-50")  # for unknown networks: most published rows are of this size
+# The network of the constant `launch`, and of rows whose network is unknown: most have its size
+RESNET_50 = hardware.network("resnet-50")
 BATCH = {4: 64, 2: 128}  # default, by bytes of a number
 BUCKETS, BUCKET_BYTES = 8, 32e6  # at most; Horovod's fusion buffer is 64 MB, a DistributedDataParallel bucket 25 MB
 MOST_OF_LINEAR = 1.1  # largest ratio of a prediction to linear scaling
@@ -77,7 +78,7 @@ def network_stated(point: Point) -> bool:
 
 def _row(point: Point, stated: Dict[str, str]) -> Dict:
     """Return the quantities of a row and its details: OF_JOB, and those from which `job` computes other fields."""
-    network, size = hardware.network(point.model) or UNKNOWN, _bytes_each(point)
+    network, size = hardware.network(point.model) or RESNET_50, _bytes_each(point)
     wire, generation = hardware.link_in_node(stated.get("link") or _usual_link(point.gpu.lower()))
     comm = point.comm.lower()
     named = next((exchange for pattern, exchange in NAMED.items() if pattern.search(comm)), RING)
@@ -166,7 +167,7 @@ def predict(base: Jobs, target: Jobs, constants: Constants) -> np.ndarray:
     """Return the predicted images/s of each target, from the rate of its base."""
 
     def at_batch(compute):  # as `compute` of the base's batch is with the target's
-        launches_s = hardware.launches_s(target.tensors, constants["launch"])
+        launches_s = constants["launch"] * target.tensors / RESNET_50.tensors
         return step_time.at_batch(compute, target.batch, base.batch, launches_s)
 
     compute = at_batch(compute_s(base, constants))

@@ -75,7 +75,7 @@ def unknown(points: Sequence[Point]) -> List[Dict]:
     defaults: Dict = {}
     for point in points:
         if not hardware.network(point.model):
-            size = f"{jobs.UNKNOWN.parameters / 1e6:g} million gradients"
+            size = f"{jobs.RESNET_50.parameters / 1e6:g} million gradients"
             defaults.setdefault(("model", point.model, size), set()).add(point.line)
         if not hardware.device(point.gpu):
             link, gbps = hardware.usual_link(point.gpu), hardware.usual_gbps(point.gpu)
