@@ -90,11 +90,6 @@ def _columns(head: Sequence[str]) -> Optional[Tuple[int, int]]:
     return None if None in columns else tuple(columns)
 
 
-def is_image(name: str) -> bool:
-    """Return whether a file name has the extension of an image."""
-    return os.path.splitext(name)[1].lower() in EXTENSIONS
-
-
 def located(rows: List[Row], root: str, folders: Sequence[str], where: str) -> List[Row]:
     """Return the rows with the paths of existing files below `root`. A path without extension gets that of its file.
 
@@ -132,9 +127,10 @@ def _file(path: str, root: str, folder: str, file_of) -> Optional[str]:
 
 def _images_by_stem(folder: str) -> Dict[str, str]:
     try:
-        return {os.path.splitext(name)[0]: name for name in sorted(os.listdir(folder)) if is_image(name)}
+        names = [os.path.splitext(name) for name in sorted(os.listdir(folder))]
     except OSError:
         return {}
+    return {stem: stem + extension for stem, extension in names if extension.lower() in EXTENSIONS}
 
 
 def by_class(

@@ -125,12 +125,6 @@ def unusable(where: str, name: str, reason: str) -> ConfigError:
     return ConfigError(f"{where}: cannot use {name} ({reason}): {advice}")
 
 
-def refuse_bad(manifest: Dict[str, Any], where: str) -> None:
-    """Raise ConfigError if a set was packed without its invalid images."""
-    for image in manifest["skipped"][:1]:
-        raise unusable(where, image["path"], image["reason"])
-
-
 def refuse_copies(manifest: Dict[str, Any], where: str) -> None:
     """Raise ConfigError if an image is in two splits, where memorised images are measured, or in two classes."""
     copies = manifest["duplicates"]

@@ -46,7 +46,8 @@ def prepare(data: Data, workers: Optional[int] = None) -> Dict[str, Any]:
         packed = _find_or_pack(data, workers)
         where = f"data.root={data.root}" if data.root else f"data={data.kind}"
         if data.on_bad == "error":
-            manifest.refuse_bad(packed, where)
+            for image in packed["skipped"][:1]:
+                raise manifest.unusable(where, image["path"], image["reason"])
         if not data.allow_duplicates:
             manifest.refuse_copies(packed, where)
         return packed

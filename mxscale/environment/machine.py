@@ -104,5 +104,4 @@ def disk(folder: Path) -> dict:
 
 def allocated_gpus() -> int:
     """Return the GPUs of this node that Slurm allocated to the job; 0 outside a job."""
-    count = os.environ.get("SLURM_GPUS_ON_NODE", "")
-    return int(count) if count.isdecimal() else 0
+    return int(os.environ.get("SLURM_GPUS_ON_NODE") or 0)

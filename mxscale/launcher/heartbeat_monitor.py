@@ -127,13 +127,9 @@ class HeartbeatMonitor:
             limit_s = max(limit_s, self.start_timeout_s)
         if idle_s < limit_s:
             return None
-        return self._attributed(f"no rank has finished a step for {idle_s:.0f} s")
+        return self.attributed(f"no rank has finished a step for {idle_s:.0f} s")
 
-    def never_begun(self, limit_s: float) -> Failure:
-        """Return the failure of ranks that have a heartbeat but do not finish their second step."""
-        return self._attributed(f"no second step within {limit_s:g} s of the first line (launch.start_timeout_s)")
-
-    def _attributed(self, error: str) -> Failure:
+    def attributed(self, error: str) -> Failure:
         """Attribute a stall to the ranks that the others wait for, which are in any phase but the exchange."""
         late = [rank for rank, beat in self._beats.items() if beat.phase != Phase.EXCHANGE]
         blamed = late if len(late) < self.ranks else []

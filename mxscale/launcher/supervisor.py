@@ -120,7 +120,8 @@ class Supervisor:
                     f"they may not reach each other; see {self.run}/ranks/launch.log"
                 )
         elif now - self.first_line_at > limit_s and not self.monitor.begun():
-            return self.monitor.never_begun(limit_s)
+            late = f"no second step within {limit_s:g} s of the first line (launch.start_timeout_s)"
+            return self.monitor.attributed(late)
         return None
 
     def _request_stop(self, now: float) -> bool:

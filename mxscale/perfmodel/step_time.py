@@ -9,7 +9,6 @@ Sources: ring, arXiv:1802.05799 sec. 3; overlap by bucket, arXiv:1811.11141;
 parameter servers, arXiv:1512.01274.
 """
 
-import functools
 import statistics
 from dataclasses import dataclass
 from typing import List, Mapping, NamedTuple, Sequence, Tuple, Union
@@ -195,12 +194,9 @@ def stragglers(job: Job) -> Numbers:
 def slowest(count: Numbers) -> Numbers:
     """Return the expected maximum of `count` standard normal values (Blom 1958: quantile of (n - 3/8) / (n + 1/4))."""
     different, where = np.unique(np.asarray(count, float), return_inverse=True)
-    return np.array([_slowest(n) for n in different])[where].reshape(np.shape(count))
-
-
-@functools.lru_cache(maxsize=4096)
-def _slowest(count: float) -> float:
-    return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
+    quantile = statistics.NormalDist().inv_cdf
+    maxima = [quantile((n - 0.375) / (n + 0.25)) if n > 1 else 0.0 for n in different]
+    return np.array(maxima)[where].reshape(np.shape(count))
 
 
 def at_batch(step_s: Numbers, batch: Numbers, of: Numbers, launches_s: Numbers) -> Numbers:

@@ -277,16 +277,14 @@ def runs_of(root, *entries: str) -> List[RunDir]:
     for folder in (file.parent for entry in entries for file in Path(root, entry).glob("*/config.yaml")):
         with suppress(FileNotFoundError):  # removed meanwhile
             dated.append((folder.stat().st_mtime_ns, folder))
-    return [run for run in (RunDir(folder) for _, folder in sorted(dated, reverse=True)) if _is_readable(run)]
-
-
-def _is_readable(run: RunDir) -> bool:
-    try:
-        run.status(), run.read("best.json")
-        return True
-    except ConfigError as error:
-        echo(f"skipping a run directory: {error}", sys.stderr)
-        return False
+    readable = []
+    for run in (RunDir(folder) for _, folder in sorted(dated, reverse=True)):
+        try:
+            run.status(), run.read("best.json")
+            readable.append(run)
+        except ConfigError as error:
+            echo(f"skipping a run directory: {error}", sys.stderr)
+    return readable
 
 
 def latest_trained(root, setting: str = "model.pretrained=latest", entries: Sequence[str] = ("train",)) -> RunDir:

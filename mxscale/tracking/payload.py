@@ -91,7 +91,9 @@ def tags(run: RunDir, run_id: Optional[str] = None) -> Dict[str, str]:
     values["params_sha256"] = (run.status() or Status()).params_sha256
     if run.checkpoints.is_dir():
         values["mxscale.checkpoints"] = str(run.checkpoints)
-    return {key: _text(value)[:MAX_TAG] for key, value in values.items() if value is not None}
+    known = {key: value for key, value in values.items() if value is not None}
+    texts = {key: json.dumps(value, sort_keys=True) for key, value in known.items() if isinstance(value, (dict, list))}
+    return {key: texts.get(key, str(value))[:MAX_TAG] for key, value in known.items()}
 
 
 def _relations(run: RunDir) -> Dict[str, Any]:
@@ -148,10 +150,6 @@ def run_name(run: RunDir, identity: str) -> str:
     named = trial.get("name") or (config.name if config.name != configs.Config.name else None)
     parts = (named, entry, config.model.name, config.data.kind, ranks, identity[:4])
     return " ".join(filter(None, parts))
-
-
-def _text(value) -> str:
-    return json.dumps(value, sort_keys=True) if isinstance(value, (dict, list)) else str(value)
 
 
 def batches(

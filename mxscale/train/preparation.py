@@ -4,7 +4,6 @@ A refused run, also one whose MXNet does not load on this machine, is one line i
 """
 
 import sys
-from typing import Callable
 
 from mxscale.distributed.heartbeat import end_with_parent
 from mxscale.rundir.directory import RunDir
@@ -13,20 +12,14 @@ from mxscale.util.errors import ConfigError
 from mxscale.util.redaction import redact
 
 
-def loaded() -> Callable:
-    """Return the function that prepares a run; raise ConfigError if MXNet lacks a library, such as the driver's."""
-    try:
-        from mxscale.train.prepare import prepare
-    except OSError as error:
-        raise ConfigError(f"MXNet can't be loaded: {error}; see `mxscale doctor`") from error
-    return prepare
-
-
 def main(run_path: str, attempt: int) -> int:
     run = RunDir(run_path)
     end_with_parent(run, attempt)
     try:
-        prepare = loaded()
+        try:
+            from mxscale.train.prepare import prepare
+        except OSError as error:  # a library that MXNet links to is missing, such as the driver's
+            raise ConfigError(f"MXNet can't be loaded: {error}; see `mxscale doctor`") from error
         prepare(run, run.config())
     except ConfigError as error:
         run.write("refused.json", {"error": redact(str(error))})
