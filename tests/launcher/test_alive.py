@@ -80,9 +80,10 @@ def test_stopped_parent_has_no_heartbeat(run, parent):
 
 RANK = """
 import pathlib, sys, time
-from mxscale.distributed.heartbeat import end_with_parent
+from mxscale.distributed import heartbeat
 from mxscale.rundir.directory import RunDir
-end_with_parent(RunDir(sys.argv[1]), 1, timeout_s=1)
+heartbeat.PARENT_TIMEOUT_S = 1
+heartbeat.end_with_parent(RunDir(sys.argv[1]), 1)
 pathlib.Path(sys.argv[1], "watched").touch()
 time.sleep(60)
 """
