@@ -226,8 +226,9 @@ def test_image_build_is_tagged(tmp_path, monkeypatch):
     (tmp_path / "build.json").write_text('{"build": "source", "commit": "abc", "image.id": "sha256:1"}')
     monkeypatch.setenv("MXSCALE_IDENTITY", str(tmp_path / "build.json"))
     monkeypatch.setattr(description, "git_state", lambda: (None, None))
+    monkeypatch.setattr(description, "ROOT", tmp_path / "checkout")
     tags = description.tags(description.describe(tmp_path), Plan(data_digest="d"), "s")
-    assert "git.commit" not in tags  # the code is this checkout, not that of the image
+    assert "git.commit" not in tags  # the code is a checkout, not that of the image
     monkeypatch.setattr(description, "ROOT", tmp_path)
     tags = description.tags(description.describe(tmp_path), Plan(data_digest="d"), "s")
     assert (tags["build"], tags["image.id"], tags["git.commit"]) == ("source", "sha256:1", "abc")
