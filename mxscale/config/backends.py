@@ -6,7 +6,7 @@ docs/extending.md shows how to add one.
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
-PRECISIONS = ("float32", "float16", "amp")
+from mxscale.config.precisions import PRECISIONS
 
 
 @dataclass(frozen=True)

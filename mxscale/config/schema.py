@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any, Dict, List, Optional, Tuple
 
 from mxscale.config import typed
-from mxscale.config.backends import PRECISIONS
 from mxscale.config.operation_settings import Budget, Launch, Machine, Rerun, Sweep, Tracking
+from mxscale.config.precisions import PRECISIONS
 from mxscale.config.setting import FOLDER, MAX_SEED, Rule, describe, setting
 from mxscale.config.training_settings import Batch, Checkpoint, Comm, Data, Model, Optimizer, Schedule
 
@@ -29,7 +29,7 @@ class Config:
         20, "length of the training; auto: what the budget leaves time for", unit="epochs", keyword="auto", low=1
     )
     max_steps: Optional[int] = setting(None, "end the training early, after this many steps", unit="steps", low=1)
-    precision: str = setting("float32", "number format of the training", choices=PRECISIONS)
+    precision: str = setting("float32", "number format of the training", choices=tuple(PRECISIONS))
     label_smoothing: float = setting(0.0, "label smoothing (arXiv:1512.00567, sec. 7)", low=0, high=0.999)
     class_weights: Any = setting(None, "factors of the loss: balanced, or one for each class; null: 1", low=0)
     log_every: int = setting(10, "interval between two lines of metrics", unit="steps", low=1)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Iterator, List, NamedTuple
+from typing import Iterator, List, NamedTuple, Optional
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
@@ -12,6 +12,7 @@ from mxscale.diagnose.breakdown import Diagnosis
 
 SHOWN = 3
 LEAST = 0.01  # smallest gain that is reported
+OTHER_PRECISION = {"float32": "bf16", "bf16": "float32"}  # which one is faster on a CPU depends on the network
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Facts:
     cores: int = 1  # of a machine
     ranks_here: int = 1  # on a machine
     larger_fits: bool = True  # whether an epoch has the images for a step of twice the batch
+    other_precision_s: Optional[float] = None  # seconds of compute, alone, in OTHER_PRECISION; None: not measured
 
 
 class Advice(NamedTuple):
@@ -106,3 +108,7 @@ def of_compute(step: Step, facts: Facts, config: Config) -> Iterator[Advice]:
     if facts.device == "gpu" and config.precision == "float32" and allowed:
         why = "half the bytes, and faster float16 multiplication"
         yield Advice("precision=amp", step.without(step.compute / 2), why)
+    if facts.other_precision_s is not None:
+        why = f"compute alone took {1000 * facts.other_precision_s:.1f} ms; changes the training"
+        setting = f"precision={OTHER_PRECISION[config.precision]}"
+        yield Advice(setting, step.without(step.compute - facts.other_precision_s), why)

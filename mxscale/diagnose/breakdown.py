@@ -24,6 +24,7 @@ TITLES = {
     "side_by_side": "ranks side by side",
     "exchange": "compute and exchange",
     "all": "all",
+    "other_precision": "compute, other precision",  # a probe of its own, which adds no part
 }
 
 NAMED = 0.10  # least share of a part that the verdict names

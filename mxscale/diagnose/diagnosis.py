@@ -81,7 +81,7 @@ class Diagnostics(Measurement):
         readings = self._together(self.configs[name], folder, self.settings.seconds, self.settings.warmup_steps)
         if name == "all":
             self.waited += readings[0].waited
-        alone = name in ("compute", "side_by_side")  # ranks without exchange, whose steps are independent
+        alone = name not in ("exchange", "all")  # ranks without exchange, whose steps are independent
         images = self.run.images_of_a_rank * len(readings) if alone else self._images
         return [images / sum(rates) for rates in zip(*(reading.rates for reading in readings))]
 
@@ -96,7 +96,7 @@ class Diagnostics(Measurement):
         if not self.times:
             return None
         parts = breakdown.diagnose(self.times)
-        plan, placed = self.run.plan, Placement.of(self.run.plan)
+        plan, placed, other = self.run.plan, Placement.of(self.run.plan), self.times.get("other_precision")
         facts = advice.Facts(
             ranks=placed.ranks,
             threads=plan.threads,
@@ -104,6 +104,7 @@ class Diagnostics(Measurement):
             cores=placed.cores,
             ranks_here=placed.per_host,
             larger_fits=2 * self._images <= plan.sizes.train_images,
+            other_precision_s=statistics.median(map(statistics.median, other)) if other else None,
         )
         content = {
             "kind": parts.kind,

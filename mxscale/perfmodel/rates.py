@@ -79,7 +79,7 @@ def of_device(
         ran = "on a CPU" if others[0].device == "cpu" else f"on {others[0].gpu}"
         raise ConfigError(f"plan.calibrate: {others[0].source} ran {ran}, but the plan is for {gpu}")
     rate = measured(network, batch, precision, runs)
-    if not rate and gpu:
+    if not rate and gpu and precision in NEAREST:
         rate = by_tables(Step(network, batch, precision), gpu)
     if rate:
         return rate

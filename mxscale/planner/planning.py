@@ -12,6 +12,7 @@ import numpy as np
 
 from mxscale.config.backends import DEFAULT, MODELLED, SERVERS
 from mxscale.config.datasets import DATASETS
+from mxscale.config.precisions import PRECISIONS
 from mxscale.config.price_sources import PRICE_SOURCES
 from mxscale.config.schema import Config, Machine, from_dict
 from mxscale.config.sizes import bucket_bytes
@@ -259,8 +260,9 @@ def _rates(
     Raises ConfigError if a rate is unknown, or one is given for devices of several kinds.
     """
     for node, precision in itertools.product(nodes, swept["precision"]):
-        if hardware.is_cpu(node.gpu) and precision != "float32":
-            raise ConfigError(f"precision={precision}: {node.name} has no GPU; use float32")
+        device, has = ("cpu", "no GPU; use float32") if hardware.is_cpu(node.gpu) else ("gpu", "GPUs; use amp")
+        if device not in PRECISIONS[precision].devices:
+            raise ConfigError(f"precision={precision}: {node.name} has {has}")
     gpus = sorted({node.gpu for node in nodes if node.gpu and not hardware.is_cpu(node.gpu)})
     if images_per_s is not None and len(gpus) > 1:
         raise ConfigError(

@@ -11,13 +11,14 @@ import mxnet as mx
 
 from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
+from mxscale.config.precisions import PRECISIONS
 from mxscale.config.schema import Config, Data
 from mxscale.config.sizes import auto_ranks, sizes
 from mxscale.data import pack
 from mxscale.data.manifest import split_of
 from mxscale.distributed.backend_checks import check_backend
 from mxscale.environment.container_limits import available_cores
-from mxscale.environment.machine import allocated_gpus
+from mxscale.environment.machine import allocated_gpus, cpu_model, multiplies_bf16
 from mxscale.environment.placement import Placement
 from mxscale.models import graph_trial
 from mxscale.rundir.directory import RunDir
@@ -100,9 +101,20 @@ def choose_device(config: Config) -> str:
             "build for GPUs (docs/gpus.md), or set launch.device=cpu"
         )
     device = "gpu" if gpus and requested != "cpu" else "cpu"
-    if device == "cpu" and config.precision != "float32":
-        raise ConfigError(f"precision={config.precision} needs a GPU; use precision=float32")
+    check_precision(config.precision, device)
     return device
+
+
+def check_precision(precision: str, device: str) -> None:
+    """Raise ConfigError if the device does not train in this precision."""
+    if device not in PRECISIONS[precision].devices:
+        needs = "a CPU; use precision=amp" if device == "gpu" else "a GPU; use precision=float32"
+        raise ConfigError(f"precision={precision} needs {needs}")
+    if precision == "bf16" and not multiplies_bf16():
+        raise ConfigError(
+            f"precision=bf16: {cpu_model()} has no instructions for it (avx512_bf16), and emulates them more slowly "
+            "than float32; use precision=float32"
+        )
 
 
 def choose_ranks(config: Config, hosts=()) -> int:
@@ -124,12 +136,18 @@ def check_settings(config: Config, graph: Optional[str]) -> None:
     if size < smallest:
         raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     make_optimizer(config.optimizer)
-    if config.precision == "amp" and mx.__version__.startswith("1.5."):
-        # Its AMP adds functions to the optimizer, which a checkpoint cannot save
-        raise ConfigError("precision=amp: MXNet 1.5 cannot resume with it; use precision=float16, or MXNet 1.9.1")
-    if config.precision == "amp" and network(config.model.name).from_weights:
+    uses_amp, otherwise = PRECISIONS[config.precision].amp_type, "float32" if config.precision == "bf16" else "float16"
+    if uses_amp and mx.__version__.startswith("1.5."):
+        # Its AMP adds functions to the optimizer, which a checkpoint cannot save, and has no bfloat16
+        raise ConfigError(
+            f"precision={config.precision}: MXNet 1.5 cannot resume with it; use precision={otherwise}, or MXNet 1.9.1"
+        )
+    if uses_amp and network(config.model.name).from_weights:
         # AMP casts where Python calls an operator; a graph calls its operators itself
-        raise ConfigError("precision=amp: not supported with the graph of model.name=symbol; use precision=float16")
+        raise ConfigError(
+            f"precision={config.precision}: not supported with the graph of model.name=symbol; use "
+            f"precision={otherwise}"
+        )
     if graph:
         graph_trial.check(graph, size, config.model.pretrained)
 

@@ -10,6 +10,7 @@ from typing import List, Optional, Tuple
 from mxnet import autograd
 from mxnet.contrib import amp
 
+from mxscale.config.precisions import PRECISIONS
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
 from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat, Phase
@@ -54,8 +55,8 @@ class Trainer:
         batches = builders.training_data(config, plan, shards, devices)
 
         # Network: the same values on every rank and device
-        if config.precision == "amp":
-            amp.init()  # it changes MXNet's operators
+        if amp_type := PRECISIONS[config.precision].amp_type:
+            amp.init(amp_type)  # it changes MXNet's operators
         self.net = builders.network(config, plan, devices)
         self.forward = builders.with_input(self.net, config.data, config.precision)
         parameters = weights.parameters(self.net)

@@ -11,9 +11,10 @@ from refusals import error_of
 from mxscale.config.schema import from_dict
 from mxscale.config.validation import validate
 from mxscale.config.verb_settings import Diagnose
-from mxscale.diagnose import breakdown, diagnosis, timing
+from mxscale.diagnose import breakdown, diagnosis, probes, timing
 from mxscale.diagnose.advice import advise
-from mxscale.diagnose.breakdown import diagnose
+from mxscale.diagnose.breakdown import LEVELS, diagnose
+from mxscale.environment.machine import multiplies_bf16
 from mxscale.launcher.context import Signals
 from mxscale.rundir.directory import RunDir
 from mxscale.rundir.status import KILLED
@@ -138,7 +139,7 @@ ENVIRONMENT = {"mxnet": {}, "image": {}, "versions": {}, "git": {"commit": None,
 
 @pytest.fixture
 def given(tmp_path, monkeypatch):
-    """Return a function that diagnoses a run of two ranks whose probes reach 100, 90, 80, 40 images/s.
+    """Return a function that diagnoses a run of two ranks whose probes reach 100, 110, 90, 80, 40 images/s.
 
     Its arguments are exceptions by probe. It returns the exit status and the RunDir of the record.
     """
@@ -153,10 +154,11 @@ def given(tmp_path, monkeypatch):
             run.write_config(configs[0])
             run.save(replace(prepared().plan, data_digest="d"))
             run.write("environment.json", ENVIRONMENT)
-            rate = dict(look=80, compute=50, side_by_side=45, exchange=80, all=40)[probe]
+            rate = dict(look=80, compute=50, other_precision=55, side_by_side=45, exchange=80, all=40)[probe]
             return [timing.Reading([rate] * 4, [0.1] * 4, run) for _ in configs]
 
         monkeypatch.setattr(timing, "together", together)
+        monkeypatch.setattr(probes, "multiplies_bf16", lambda: True)
         config, own = composed(
             f"runs={tmp_path}", "tracking=none", "diagnose.repeats=2", "launch.ranks=2", "data.threads=2"
         )
@@ -174,6 +176,7 @@ def test_complete_diagnosis_is_recorded(given, capsys):
     rates = {name: round(one["value"], 6) for name, one in found["images_per_s"].items()}
     assert rates == {"compute": 100, "side_by_side": 90, "exchange": 80, "all": 40}
     assert found["verdict"].startswith("input-bound: 50 % slower than synthetic images") and found["repeats"] == 2
+    assert found["facts"]["other_precision_s"] == pytest.approx(0.9 * found["steps_s"]["compute"]["value"], rel=0.02)
     assert found["verdict"] in capsys.readouterr().out
     assert record.read("environment.json")["tags"]["kind"] == "diagnose"
     metrics = record.read("summary.json")["metrics"]
@@ -192,7 +195,7 @@ def test_failed_probe_keeps_complete_repetitions(given, capsys):
 def test_ctrl_c_keeps_partial_results(given, capsys):
     status, record = given(**{"all-2": timing.Stopped("SIGINT")})
     assert status == 75 and record.read("status.json")["state"] == KILLED
-    assert set(record.read("diagnosis.json")["times_s"]) == {"compute", "side_by_side", "exchange", "all"}
+    assert set(record.read("diagnosis.json")["times_s"]) == {*LEVELS, "other_precision"}
     assert "interrupted (SIGINT); partial result in" in capsys.readouterr().out
 
 
@@ -218,7 +221,8 @@ def test_diagnosis_end_to_end(cli, tmp_path):
     ended = cli("diagnose", *TINY, f"tracking.uri=sqlite:///{tmp_path}/mlflow.db", small=False, timeout=600)
     record, found = ended.run, ended.run.read("diagnosis.json")
     assert record.path.parent.name == "diagnose"
-    assert set(found["times_s"]) == {"compute", "all"}
+    assert set(found["times_s"]) - {"other_precision"} == {"compute", "all"}
+    assert ("other_precision" in found["times_s"]) == multiplies_bf16()
     assert {len(one) for one in found["times_s"].values()} == {2}
     assert sum(share["value"] for share in found["shares"].values()) == pytest.approx(1)
     assert found["verdict"] in ended.out and "one rank exchanges nothing" in ended.out

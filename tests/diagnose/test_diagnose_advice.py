@@ -12,6 +12,11 @@ from mxscale.diagnose.breakdown import Estimate, diagnose, judge
 from mxscale.rundir.plan import Host
 
 
+@pytest.fixture(autouse=True)
+def processor_without_bf16(monkeypatch):
+    monkeypatch.setattr(probes, "multiplies_bf16", lambda: False)
+
+
 def test_shares_are_differences_and_add_up_to_one():
     shares = {part: share.value for part, share in diagnose(times(**ALL)).shares.items()}
     assert shares == pytest.approx({"compute": 0.5, "cores": 0.05, "exchange": 0.2, "input": 0.25})
@@ -172,6 +177,18 @@ def test_probes_differ_only_in_what_they_leave_out():
     assert replace(synthetic, data=real.data) == real
     alone = found["compute"][0]
     assert (alone.launch.ranks, alone.comm.backend, alone.data) == (1, "local", synthetic.data)
+
+
+@pytest.mark.parametrize("precision, other", [("float32", "bf16"), ("bf16", "float32")])
+def test_the_other_precision_of_a_cpu_is_measured_and_advised_if_it_is_faster(monkeypatch, precision, other):
+    monkeypatch.setattr(probes, "multiplies_bf16", lambda: True)
+    found = probes.configs(prepared(precision=precision), 1)
+    assert found["other_precision"] == [replace(found["compute"][0], precision=other)]
+    assert "other_precision" not in probes.configs(prepared(precision=precision, device="gpu"), 1)
+    assert "other_precision" not in probes.configs(prepared(precision=precision, model={"name": "symbol"}), 1)
+    bound, config = diagnose(times(0.0001, compute=0.1, all=0.1)), replace(BASE, precision=precision)
+    assert gains(bound, Facts(ranks=1, threads=1, other_precision_s=0.05), config) == {f"precision={other}": 1.0}
+    assert gains(bound, Facts(ranks=1, threads=1, other_precision_s=0.15), config) == {}
 
 
 def test_inapplicable_probes_are_left_out():

@@ -106,6 +106,13 @@ def test_cpu_model_has_the_widest_vector_instructions(tmp_path, flags, model):
     assert machine.cpu_model(tmp_path / "none")  # a system without /proc
 
 
+@pytest.mark.parametrize("flags, expected", [("avx512f avx512_bf16", True), ("avx2 avx512f", False)])
+def test_instructions_for_bfloat16_are_read_from_the_flags(tmp_path, flags, expected):
+    (tmp_path / "cpuinfo").write_text(f"model name\t: AMD EPYC\nflags\t\t: fpu {flags}\n")
+    assert machine.multiplies_bf16(tmp_path / "cpuinfo") is expected
+    assert machine.multiplies_bf16(tmp_path / "none") is False
+
+
 @pytest.mark.parametrize(
     "text, version",
     [

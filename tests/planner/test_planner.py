@@ -145,6 +145,11 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys):
             ["machine.instance=c5.18xlarge", "plan.nodes=1", "plan.precision=[amp,float32]"],
             "precision=amp: c5.18xlarge has no GPU; use float32",
         ),
+        ([P3, "precision=bf16"], "precision=bf16: p3.16xlarge has GPUs; use amp"),
+        (
+            ["machine.instance=c5.18xlarge", "plan.nodes=1", "precision=bf16"],
+            "in bf16 on CPU of c5.18xlarge is unknown",
+        ),
         (["machine.instance=c5.18xlarge", "plan.gpus=4"], "plan.gpus=4: c5.18xlarge has no GPUs"),
         ([P3, "data=imagefolder"], "plan.images is missing"),
         (OWN[:-1], "give plan.images_per_s"),

@@ -7,25 +7,62 @@ import in_process
 import mxnet as mx
 import numpy as np
 import pytest
+from machine import kill_session
+from run_files import wait_for_step
 
 from mxscale.config.schema import from_dict
 from mxscale.distributed.communicators import Local
+from mxscale.environment.machine import multiplies_bf16
+from mxscale.train import prepare
 from mxscale.train.prepare import check_settings
 from mxscale.train.trainer import Trainer
 from mxscale.util.errors import ConfigError
 
 
-def test_amp_of_mxnet_1_5_is_refused(monkeypatch):
+@pytest.mark.parametrize("precision, otherwise", [("amp", "float16"), ("bf16", "float32")])
+def test_amp_of_mxnet_1_5_is_refused(monkeypatch, precision, otherwise):
     monkeypatch.setattr(mx, "__version__", "1.5.0")
-    message = r"^precision=amp: MXNet 1\.5 cannot resume with it; use precision=float16, or"
+    message = rf"^precision={precision}: MXNet 1\.5 cannot resume with it; use precision={otherwise}, or"
     with pytest.raises(ConfigError, match=message):
-        check_settings(from_dict({"precision": "amp"}), None)
+        check_settings(from_dict({"precision": precision}), None)
+
+
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_bf16_needs_a_cpu_with_instructions_for_it(monkeypatch, has_instructions):
+    monkeypatch.setattr(prepare, "multiplies_bf16", lambda: has_instructions)
+    with pytest.raises(ConfigError, match=r"^precision=bf16 needs a CPU; use precision=amp$"):
+        prepare.check_precision("bf16", "gpu")
+    if has_instructions:
+        prepare.check_precision("bf16", "cpu")
+        return
+    with pytest.raises(ConfigError, match=r"^precision=bf16: .* \(avx512_bf16\), .*use precision=float32$"):
+        prepare.check_precision("bf16", "cpu")
 
 
 @pytest.mark.parametrize("version, precision", [("1.9.1", "amp"), ("1.5.0", "float16"), ("1.5.0", "float32")])
 def test_other_precisions_are_accepted(monkeypatch, version, precision):
     monkeypatch.setattr(mx, "__version__", version)
     check_settings(from_dict({"precision": precision}), None)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not multiplies_bf16(), reason="the processor has no instructions for bfloat16")
+def test_bf16_rounds_alike_on_one_and_three_ranks_and_after_a_kill(cli):
+    case = ["epochs=4", "checkpoint.every_steps=4", "data.shards=6", "batch.per_device=4"]
+    float32 = cli("train", *case, "launch.ranks=1")
+    case.append("precision=bf16")
+    alone = cli("train", *case, "launch.ranks=1")
+    assert alone.sha == cli("train", *case, "launch.ranks=3").sha != float32.sha
+    process = cli.start("train", *case, "launch.ranks=1")
+    run = cli.run_of(process)
+    wait_for_step(run, 6)
+    kill_session(process)
+    assert cli("train", f"resume={run}", small=False).sha == alone.sha
+    assert last_loss(alone.run) == pytest.approx(last_loss(float32.run), abs=0.05)
+
+
+def last_loss(run):
+    return [line["metrics"]["val/loss"] for line in run.history() if "val/loss" in line["metrics"]][-1]
 
 
 @pytest.mark.slow
