@@ -205,7 +205,7 @@ def test_an_owned_machine_in_euros_has_no_minimum():
         ("2016-12-30", 1.0541, "2016-12-30"),
         ("2017-12-28", 1.1849, "2017-11-30"),
         ("2017-12-29", 1.1993, "2017-12-29"),
-        ("2030-01-01", 1.1498, "2026-03-31"),
+        ("2030-01-01", 1.1172, "2026-10-30"),
     ],
 )
 def test_the_newest_exchange_rate_before_the_date_applies(day, rate, of):
@@ -368,7 +368,7 @@ def test_rows_of_prices_are_unique_with_price_source_and_date():
 
 def test_every_exchange_rate_has_a_date_and_a_source():
     rows = csv_tables.read("fx")
-    assert len(rows) == 114
+    assert len(rows) == 121
     for row in rows:
         assert price_table.parse_date(row["date"]) and 0.5 < float(row["usd_per_eur"]) < 2 and row["source"], row
 
