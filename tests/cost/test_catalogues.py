@@ -240,6 +240,7 @@ def test_all_prices_of_an_instance_are_listed(tmp_path, capsys):
     assert listed == [
         ["eu-west-1", "on_demand", "26.44", "2017-11-12, over a year old"],
         ["eu-west-1", "on_demand", "26.44", "2025-03-01, over a year old"],
+        ["eu-west-1", "spot", "3.9745", "undated snapshot"],
         ["eu-west-1", "spot", "8.1015", "2025-03-01, over a year old"],
     ]
 
@@ -260,7 +261,7 @@ def test_without_an_instance_all_are_listed(tmp_path, capsys):
     assert tool(tmp_path) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["aws", "p2.8xlarge", "8", "K80", "2", "2", "2017-10-26,", "over", "a", "year", "old"] in rows
-    assert ["aws", "g6.xlarge", "1", "L4", "2", "2", "no", "date"] in rows
+    assert ["aws", "g6.xlarge", "1", "L4", "2", "4", "no", "date"] in rows
     assert {row[0] for row in rows[1:-1]} == set(price_table.CLOUDS)
 
 

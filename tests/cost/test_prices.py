@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+from operator import itemgetter
 
 import pytest
 import yaml
@@ -94,6 +95,22 @@ def test_an_undated_row_is_used_if_there_is_no_other():
     assert (price.usd_per_hour, price.as_of) == (55.04, "undated snapshot")
 
 
+def test_a_built_in_spot_price_is_used_only_on_request_and_says_that_it_has_no_date():
+    assert aws().usd_per_hour == 26.44
+    price = aws(market="spot")
+    assert (price.usd_per_hour, price.as_of, price.market) == (3.9745, "undated snapshot", "spot")
+    assert "eu-west-1 spot 3.974 USD/h (undated snapshot, skypilot-org" in prices.describe(price)
+
+
+def test_each_built_in_spot_price_is_undated_and_below_those_on_demand():
+    rows = csv_tables.read("prices")
+    machine = itemgetter("provider", "instance", "region", "gpus", "gpu", "network_gbps")
+    for row in [row for row in rows if row["market"] == "spot"]:
+        on_demand = [each for each in rows if each["market"] == "on_demand" and machine(each) == machine(row)]
+        assert on_demand and price_table.parse_date(row["as_of"]) is None, row
+        assert float(row["usd_per_hour"]) < min(float(each["usd_per_hour"]) for each in on_demand), row
+
+
 P3 = {"provider": "aws", "instance": "p3.16xlarge"}
 P4DE = {"provider": "aws", "instance": "p4de.24xlarge", "region": "us-east-1"}
 UNDATED = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1", "as_of": "2024-04-30"}
@@ -116,8 +133,12 @@ UNDATED = {"provider": "aws", "instance": "p5.48xlarge", "region": "us-east-1", 
             f"machine.region=eu-west-1: did you mean machine.region=us-east-1? ({BY_HAND})",
         ),
         (
-            {**P3, "region": "eu-west-1", "market": "spot"},
-            f"no price of p3.16xlarge eu-west-1 spot on 2025-06-01 is known{IMPORT}",
+            {**P3, "instance": "p2.8xlarge", "region": "eu-west-1", "market": "spot"},
+            f"no price of p2.8xlarge eu-west-1 spot on 2025-06-01 is known{IMPORT}",
+        ),
+        (
+            {**P3, "region": "eu-west-1", "market": "spot", "as_of": "2017-11-12"},
+            f"no price of p3.16xlarge eu-west-1 spot on 2017-11-12 is known, only of undated snapshot{IMPORT}",
         ),
         (
             {**P4DE, "as_of": "2024-04-29"},
@@ -205,7 +226,7 @@ def test_an_owned_machine_in_euros_has_no_minimum():
         ("2016-12-30", 1.0541, "2016-12-30"),
         ("2017-12-28", 1.1849, "2017-11-30"),
         ("2017-12-29", 1.1993, "2017-12-29"),
-        ("2030-01-01", 1.1498, "2026-03-31"),
+        ("2030-01-01", 1.1172, "2026-10-30"),
     ],
 )
 def test_the_newest_exchange_rate_before_the_date_applies(day, rate, of):
@@ -357,7 +378,7 @@ def test_the_billed_time_at_no_price_is_unknown():
 
 def test_rows_of_prices_are_unique_with_price_source_and_date():
     rows = csv_tables.read("prices")
-    assert len(rows) == 222
+    assert len(rows) == 344
     for row in rows:
         assert float(row["usd_per_hour"]) > 0 and row["source"], row
         assert price_table.parse_date(row["as_of"]) or row["as_of"] == "undated snapshot", row
@@ -368,7 +389,7 @@ def test_rows_of_prices_are_unique_with_price_source_and_date():
 
 def test_every_exchange_rate_has_a_date_and_a_source():
     rows = csv_tables.read("fx")
-    assert len(rows) == 114
+    assert len(rows) == 121
     for row in rows:
         assert price_table.parse_date(row["date"]) and 0.5 < float(row["usd_per_eur"]) < 2 and row["source"], row
 

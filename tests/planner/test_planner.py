@@ -123,7 +123,7 @@ def test_local_machine_is_planned_from_given_values(tmp_path, capsys):
         ),
         ([P3, "comm=kvstore_local"], "comm=kvstore_local has no performance model: set plan.comm to one of"),
         ([P3, "plan.instance=p3.16xlarge:cheap"], "expected INSTANCE or INSTANCE:on_demand or INSTANCE:spot"),
-        ([P3, "machine.market=spot"], "no price of p3.16xlarge us-east-1 spot on"),
+        ([P3, "machine.market=spot", "machine.as_of=2020-01-01"], "no price of p3.16xlarge us-east-1 spot on"),
         ([P3, "plan.precision=amp", "plan.double_buffering=true"], "double buffering does not work with precision=amp"),
         ([P3, "plan.precision=[int8]"], "plan.precision=int8"),
         ([P3, "plan.nodes=0"], "plan.nodes=0: expected from 1 to 1000000"),
