@@ -58,7 +58,7 @@ lint: .venv/dev.stamp  ## check code, architecture and spelling: ruff, tools/str
 	@if command -v shellcheck >/dev/null; then shellcheck $$(grep -lE '^#!.*(ba)?sh$$' docker/* mxscale/planner/skypilot.sh requirements/setup requirements/install-horovod .ci/run); fi
 
 bench: .venv/run.stamp  ## run every benchmark; with QUICK=1 each takes at most a minute
-	@set -e; for bench in $(filter-out $(addprefix bench/,finetune.py im2rec_page.py loop.py measure.py mnist.py ranks.py stock.py watched.py),$(wildcard bench/*.py)); do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done
+	@set -e; for bench in $(filter-out $(addprefix bench/,finetune.py im2rec_page.py loop.py measure.py mnist.py precision.py ranks.py stock.py torch_step.py watched.py),$(wildcard bench/*.py)); do echo "== $$bench"; $(PY) $$bench $(if $(QUICK),--quick); done
 
 # Measurements are read, never repeated. REPLAY: `output` of `mxscale replay aws-scaling scale=small` with slow_hosts
 # (docs/replays.md); REPORT: `report.output` of the command in docs/report.md; UI: address of a run's page of `make ui`.
