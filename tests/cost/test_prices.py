@@ -102,13 +102,17 @@ def test_a_built_in_spot_price_is_used_only_on_request_and_says_that_it_has_no_d
     assert "eu-west-1 spot 3.974 USD/h (undated snapshot, skypilot-org" in prices.describe(price)
 
 
-def test_each_built_in_spot_price_is_undated_and_below_those_on_demand():
+SPOT_ALONE = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")  # GCP does not sell them on demand
+
+
+def test_each_built_in_spot_price_is_below_those_on_demand():
     rows = csv_tables.read("prices")
     machine = itemgetter("provider", "instance", "region", "gpus", "gpu", "network_gbps")
     for row in [row for row in rows if row["market"] == "spot"]:
         on_demand = [each for each in rows if each["market"] == "on_demand" and machine(each) == machine(row)]
-        assert on_demand and price_table.parse_date(row["as_of"]) is None, row
-        assert float(row["usd_per_hour"]) < min(float(each["usd_per_hour"]) for each in on_demand), row
+        assert bool(on_demand) == (row["instance"] not in SPOT_ALONE), row
+        assert all(float(row["usd_per_hour"]) < float(each["usd_per_hour"]) for each in on_demand), row
+        assert row["as_of"] in ("undated snapshot", "2026-08-20"), row
 
 
 P3 = {"provider": "aws", "instance": "p3.16xlarge"}
@@ -378,7 +382,7 @@ def test_the_billed_time_at_no_price_is_unknown():
 
 def test_rows_of_prices_are_unique_with_price_source_and_date():
     rows = csv_tables.read("prices")
-    assert len(rows) == 344
+    assert len(rows) == 404
     for row in rows:
         assert float(row["usd_per_hour"]) > 0 and row["source"], row
         assert price_table.parse_date(row["as_of"]) or row["as_of"] == "undated snapshot", row

@@ -133,7 +133,7 @@ def test_instances_and_prices_agree():
         assert (row["gpus"], row["gpu"]) == (known["gpus"], known["gpu"])
         assert row["source"] and row["rdma"] in ("yes", "no") and row["link"] in ("", *hardware.links())
     unpriced = set(hardware.instances()) - set(priced)
-    assert {name[:3] for name in unpriced} == {"a2-", "a3-", "a4-"}
+    assert unpriced == {"a2-megagpu-16g", "a4-highgpu-8g"}
 
 
 def test_network_scales_with_size_and_classes():

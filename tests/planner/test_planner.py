@@ -182,12 +182,12 @@ def test_unwritable_output_is_refused(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("provider", price_table.CLOUDS)
 def test_every_listed_instance_has_a_plan_with_an_interval(provider, tmp_path, capsys):
-    """One node needs no network; a price of any region is found."""
-    places = {row["instance"]: row["region"] for row in csv_tables.read("prices") if row["provider"] == provider}
-    assert places
-    for instance, region in places.items():
-        one = [f"machine={provider}", f"machine.instance={instance}", f"machine.region={region}", "plan.nodes=1"]
-        plan(tmp_path, *one, "json=true", "model=resnet18_v1b")
+    """One node needs no network; a price of any region and market is found."""
+    last = {row["instance"]: row for row in csv_tables.read("prices") if row["provider"] == provider}
+    assert last
+    for instance, row in last.items():
+        place = [f"machine.{name}={row[name]}" for name in ("instance", "region", "market")]
+        plan(tmp_path, f"machine={provider}", *place, "plan.nodes=1", "json=true", "model=resnet18_v1b")
         (answer,) = json.loads(capsys.readouterr().out.splitlines()[-1])["answer"].values()
         low, high = answer["hours_90"]
         assert 0 < low < answer["hours"] < high and answer["usd"] > 0, instance
