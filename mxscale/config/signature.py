@@ -10,24 +10,10 @@ from mxscale.config.schema import Config, flatten, to_dict, unflatten
 
 # Settings outside the signature: where a run is recorded, its name, how it is resumed and stopped
 UNSIGNED = (
-    "tracking",
-    "sweep",
-    "resume",
-    "runs",
-    "name",
-    "claims",
-    "budget",
-    "machine.prices",
-    "machine.gco2_per_kwh",
-    "model.input",
-    "launch.setup_minutes",
-    "launch.start_timeout_s",
-    "launch.stop_grace_s",
-    "launch.stall_s",
-    "launch.restarts",
-    "checkpoint.keep",
-    "rerun",
-)
+    "tracking", "sweep", "resume", "rerun", "runs", "name", "claims", "budget", "machine.prices",
+    "machine.gco2_per_kwh", "model.input", "launch.setup_minutes", "launch.start_timeout_s", "launch.stop_grace_s",
+    "launch.stall_s", "launch.restarts", "checkpoint.keep",
+)  # fmt: skip
 # The signature has digests in place of these and of model.pretrained: equal files at other paths are equal
 DATA_PATHS = ("data.root", "data.train", "data.val", "data.test", "data.cache", "data.mirror")
 # Outside the signature that compares runs with different numbers of devices: these and where the devices are

@@ -6,7 +6,7 @@ neither validate nor record nor write checkpoints.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Dict, List, Optional
+from typing import Dict, List
 
 from mxscale.config.backends import SINGLE_RANK
 from mxscale.config.datasets import DATASETS
@@ -76,7 +76,8 @@ def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
     real = replace(run.config, log_every=interval, launch=threads)
     synthetic = replace(real, data=synthetic_data(run))
     runs = {"compute": [one_rank(run, synthetic)]}
-    if other := other_precision(run):
+    other = OTHER_PRECISION.get(run.config.precision)
+    if other and run.plan.device == "cpu" and multiplies_bf16() and not network(run.config.model.name).from_weights:
         runs["other_precision"] = [replace(one_rank(run, synthetic), precision=other)]
     if ranks > 1 and run.plan.device == "cpu":
         runs["side_by_side"] = [one_rank(run, synthetic, rank) for rank in range(ranks)]
@@ -85,13 +86,6 @@ def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
     if not DATASETS[real.data.kind].generated:
         runs["all"] = [real]
     return runs
-
-
-def other_precision(run: Run) -> Optional[str]:
-    """Return the precision besides the run's in which a CPU may train faster, or slower; None: there is none."""
-    if run.plan.device != "cpu" or not multiplies_bf16() or network(run.config.model.name).from_weights:
-        return None
-    return OTHER_PRECISION.get(run.config.precision)
 
 
 def left_out(runs: Dict[str, List[Config]]) -> List[str]:

@@ -6,7 +6,7 @@ import re
 import resource
 import shutil
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import Optional
 
 from mxscale.environment import container_limits
 
@@ -42,24 +42,20 @@ def cpu_model(path="/proc/cpuinfo") -> str:
     The name that a virtual machine shows can hide the generation: a network that trained at 390 images/s on one
     "AMD EPYC" trained at 120 on another, with AVX2 (docs/experiments/cifar10.md).
     """
-    name, flags = _processor(path)
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        lines = []
+    first = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
+    name = first.get("model name") or platform.processor() or platform.machine()
+    flags = first.get("flags", "").split()
     widest = next((text for flag, text in VECTORS.items() if flag in flags), None)
     return f"{name} ({widest})" if widest else name
 
 
 def multiplies_bf16(path="/proc/cpuinfo") -> bool:
     """Return whether the processor has instructions that multiply bfloat16; oneDNN emulates them on others."""
-    return "avx512_bf16" in _processor(path)[1]
-
-
-def _processor(path) -> Tuple[str, List[str]]:
-    """Return the name and the flags of the first processor."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        lines = []
-    first = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in reversed(lines))}
-    return first.get("model name") or platform.processor() or platform.machine(), first.get("flags", "").split()
+    return Path(path).exists() and "avx512_bf16" in Path(path).read_text().split()
 
 
 def memory_limit_gb() -> Optional[float]:

@@ -55,12 +55,7 @@ FIELDS: Dict[str, Any] = {
     "test-allreduce.json": {"nodes": int, "fit": {"alpha_s": Optional[float], "bytes_per_s": Optional[float]}},
     "cell.json": {"sweep": str, "number": int, "name": str},
     "sweep.json": {"attempt": int, "process": Tuple[Any, ...], "swept": Optional[Dict[str, Any]]},
-    "tracking.json": {
-        "id": str,
-        "dir": Optional[str],
-        "uri": Optional[str],
-        "experiment": Optional[str],
-    },
+    "tracking.json": {"id": str, "dir": Optional[str], "uri": Optional[str], "experiment": Optional[str]},
 }
 
 T = TypeVar("T")

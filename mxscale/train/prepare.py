@@ -136,18 +136,14 @@ def check_settings(config: Config, graph: Optional[str]) -> None:
     if size < smallest:
         raise ConfigError(f"data.image_size={size}: model.name={config.model.name} needs at least {smallest}")
     make_optimizer(config.optimizer)
-    uses_amp, otherwise = PRECISIONS[config.precision].amp_type, "float32" if config.precision == "bf16" else "float16"
-    if uses_amp and mx.__version__.startswith("1.5."):
-        # Its AMP adds functions to the optimizer, which a checkpoint cannot save, and has no bfloat16
-        raise ConfigError(
-            f"precision={config.precision}: MXNet 1.5 cannot resume with it; use precision={otherwise}, or MXNet 1.9.1"
-        )
-    if uses_amp and network(config.model.name).from_weights:
-        # AMP casts where Python calls an operator; a graph calls its operators itself
-        raise ConfigError(
-            f"precision={config.precision}: not supported with the graph of model.name=symbol; use "
-            f"precision={otherwise}"
-        )
+    if PRECISIONS[config.precision].amp_type:
+        setting, other = f"precision={config.precision}", "use precision=float32 or float16"
+        if mx.__version__.startswith("1.5."):
+            # Its AMP adds functions to the optimizer, which a checkpoint cannot save, and has no bfloat16
+            raise ConfigError(f"{setting}: MXNet 1.5 cannot resume with it; {other}, or MXNet 1.9.1")
+        if network(config.model.name).from_weights:
+            # AMP casts where Python calls an operator; a graph calls its operators itself
+            raise ConfigError(f"{setting}: not supported with the graph of model.name=symbol; {other}")
     if graph:
         graph_trial.check(graph, size, config.model.pretrained)
 

@@ -253,7 +253,7 @@ def test_network_without_stages_lists_what_can_be_frozen():
 
 def test_amp_with_a_graph_is_refused():
     config = from_dict({"precision": "amp", "model": {"name": "symbol"}})
-    with pytest.raises(ConfigError, match=r"^precision=amp: .*use precision=float16$"):
+    with pytest.raises(ConfigError, match=r"^precision=amp: .*use precision=float32 or float16$"):
         prepare.check_settings(config, None)
 
 
