@@ -104,7 +104,7 @@ def test_each_setting_is_described_with_its_rule():
         ("launch.ranks", True, "launch.ranks=True: expected auto or a whole number of at least 1"),
         ("launch.ranks", "all", "launch.ranks=all: expected auto or a whole number of at least 1"),
         ("schedule.kind", "cosin", "schedule.kind=cosin: did you mean cosine?"),
-        ("precision", "fp8", "precision=fp8: expected one of amp, float16, float32"),
+        ("precision", "fp8", "precision=fp8: expected one of amp, bf16, float16, float32"),
         ("comm.transport", "nccl", "comm.transport=nccl: expected one of gloo, mpi"),
         ("data.std", [1, 1, 0], "data.std=0.0: expected above 0"),
         ("data.std", [1, float("nan"), 1], "data.std=nan: expected above 0"),
