@@ -55,13 +55,6 @@ class Length(NamedTuple):
 LENGTHS = {"train": Length(100_000, 3, 10, 100), "finetune": Length(10_000, 1, 3, 40)}
 
 
-class Choice(NamedTuple):
-    """The value of a setting, and why it has it."""
-
-    value: Any
-    reason: str
-
-
 Rate = Callable[[str, int, int], float]  # network, image size, batch -> images/s of all devices
 
 
@@ -84,17 +77,14 @@ def choose(config: Config, is_set: Callable[[str], bool]) -> Dict[str, Any]:
     found = survey(config.data)
     choices = Choices(config, is_set, found, ranks, rate)
     chosen = choices.all()
-    reasons: Dict[str, List[str]] = {}
-    for key, (value, reason) in chosen.items():
-        reasons.setdefault(reason, []).append(f"{key}={value}".replace(" ", ""))
-    for number, (reason, settings) in enumerate(reasons.items()):
+    for number, (reason, settings) in enumerate(choices.reasons.items()):
         echo(f"{'' if number else 'chosen':<9} {' '.join(settings)}: {reason}")
     uneven = found.imbalance()
     if uneven and not is_set("class_weights"):
         echo(f"classes   {uneven} (to weigh all alike: class_weights=balanced)")
     if choices.takes:
         echo(f"training  {choices.takes} on this machine")
-    return {key: choice.value for key, choice in chosen.items()}
+    return chosen
 
 
 class Choices:
@@ -103,12 +93,13 @@ class Choices:
     def __init__(self, config: Config, is_set: Callable[[str], bool], found: Survey, ranks: int, rate: Rate):
         self.config, self.is_set, self.found, self.ranks, self.rate = config, is_set, found, ranks, rate
         self.settings = flatten(to_dict(config))  # with what has been chosen
-        self.chosen: Dict[str, Choice] = {}
+        self.chosen: Dict[str, Any] = {}
+        self.reasons: Dict[str, List[str]] = {}  # reason -> the settings that it explains
         self.scans = bool(found.short_side and found.short_side <= SCAN)
         self.takes: Optional[Minutes] = None  # the training; None: unknown, or set by a budget
 
-    def all(self) -> Dict[str, Choice]:
-        """Return the choice of each setting that is open."""
+    def all(self) -> Dict[str, Any]:
+        """Return the chosen value of each setting that is open."""
         self._weights()
         self._crops()
         images = self.found.training_images(self.config.data)
@@ -120,8 +111,8 @@ class Choices:
         """Choose values of the keys that are open."""
         for key, value in values.items():
             if not self.is_set(key):
-                self.settings[key] = value
-                self.chosen[key] = Choice(value, reason)
+                self.settings[key] = self.chosen[key] = value
+                self.reasons.setdefault(reason, []).append(f"{key}={value}".replace(" ", ""))
 
     def _weights(self) -> None:
         if self.config.entry != "finetune":

@@ -80,12 +80,7 @@ def _on_host(array) -> np.ndarray:
 
 
 def load(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[str, mx.nd.NDArray]:
-    """Return what `read` returns, in MXNet on the CPU."""
-    return {name: mx.nd.array(a, ctx=mx.cpu(), dtype=a.dtype) for name, a in read(path, key, at_most).items()}
-
-
-def read(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[str, np.ndarray]:
-    """Return name without `arg:` and `aux:` -> array, from MXNet's .params container of any version.
+    """Return name without `arg:` and `aux:` -> array on the CPU, from MXNet's .params container of any version.
 
     Args:
         key: The setting that names the file, for messages.
@@ -95,12 +90,13 @@ def read(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[
         ConfigError: The file is missing, truncated or corrupt, or not a regular file.
     """
     try:
-        return _read(path, at_most)
+        arrays = _read(path, at_most)
     except OSError as error:
         raise ConfigError(f"{key}={path}: {error.strerror}") from None
     except _Corrupt as error:
         why = f"truncated or corrupt: {error}"
         raise ConfigError(f"{key}={path} is not an MXNet parameter file ({why})") from None
+    return {name: mx.nd.array(array, ctx=mx.cpu(), dtype=array.dtype) for name, array in arrays.items()}
 
 
 # The container, as MXNet's src/ndarray/ndarray.cc writes it. It is not read by mx.nd.load, which trusts every size in

@@ -30,7 +30,7 @@ def chosen(found=PHOTOGRAPHS, entry="train", typed=(), speed=1.0, ranks=2, data=
     """Return the chosen values by key."""
     config = from_dict({"entry": entry, "data": {**FOLDER, **(data or {})}, "model": {"name": "small"}, **config})
     made = Choices(config, lambda key: key in typed, found, ranks, lambda name, size, batch: speed * RATES[size])
-    return {key: choice.value for key, choice in made.all().items()}
+    return made.all()
 
 
 def test_crops_of_a_small_set_and_of_fine_tuning_are_gentle():
