@@ -55,7 +55,7 @@ def main() -> None:
         trainer = Trainer(*make_run(folder, SETTINGS, 10**6, 10**4), Local(), attempt=1)
         Segments(trainer, 2).without()  # warm-up
         segments = Segments(trainer, math.ceil(every / (Segments(trainer, 2).without() / 2)))
-        saving, quiet = measure.in_turn(segments.with_checkpoint, segments.without, pairs)
+        saving, quiet = measure.in_turn(segments.with_checkpoint, segments.without, turns=pairs)
     loss = [100 * (1 - without / with_one) for with_one, without in zip(saving, quiet)]
     figures = {"loss_percent": measure.spread(loss), "blocked_s": measure.spread(segments.blocked)}
     print(f"loss of throughput   {measure.show(figures['loss_percent'], '{:.2f}')} %")

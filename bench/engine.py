@@ -97,7 +97,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             run, config, plan = make_run(folder, settings, steps, interval)
             ours, bare = measure.in_turn(
-                partial(engine_rate, run, config, plan), partial(bare_rate, config, plan, interval), pairs
+                partial(engine_rate, run, config, plan), partial(bare_rate, config, plan, interval), turns=pairs
             )
         ratios = [a / b for a, b in zip(ours, bare)]
         figures[name] = {"ratio": measure.spread(ratios), "engine": measure.spread(ours), "bare": measure.spread(bare)}

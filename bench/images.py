@@ -55,7 +55,7 @@ def main() -> None:
         inside, outside = measure.in_turn(
             lambda: wall(*DOCKER, "run", "--rm", "-T", "train", *work),
             lambda: wall("make", "-s", "train") if not work else wall(".venv/bin/python", "train.py", *work),
-            1 if options.quick else options.pairs,
+            turns=1 if options.quick else options.pairs,
         )
     finally:
         wall(*DOCKER, "down", "--volumes")

@@ -291,10 +291,8 @@ def main() -> None:
         print(f"not installed, so omitted: {', '.join(sorted(absent))}")
     with tempfile.TemporaryDirectory() as folder:
         print(make(Path(folder), options.photographs, images), flush=True)
-        found = {name: [] for name in names}
-        for turn in range(runs):
-            for name in names if turn % 2 == 0 else reversed(names):
-                found[name].append(run(name, Path(folder), seconds))
+        pipelines = (partial(run, name, Path(folder), seconds) for name in names)
+        found = dict(zip(names, measure.in_turn(*pipelines, turns=runs)))
     show(found)
 
 

@@ -64,13 +64,17 @@ def show(value: dict, form: str = "{:.3f}") -> str:
     return f"{median} ({low} to {high}, {value['runs']} runs)"
 
 
-def in_turn(first, second, pairs: int) -> tuple:
-    """Call both functions `pairs` times in alternating order, so that a change of the machine's speed affects both."""
-    a, b = [], []
-    for pair in range(pairs):
-        for function, results in ((first, a), (second, b)) if pair % 2 == 0 else ((second, b), (first, a)):
-            results.append(function())
-    return a, b
+def in_turn(*functions, turns: int) -> list:
+    """Call each function `turns` times in alternating order, so that a change of the machine's speed affects all.
+
+    Returns:
+        The results of each function.
+    """
+    results = [[] for _ in functions]
+    for turn in range(turns):
+        for place in range(len(functions))[:: 1 if turn % 2 == 0 else -1]:
+            results[place].append(functions[place]())
+    return results
 
 
 def train(*overrides, entry="train") -> dict:

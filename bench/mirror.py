@@ -15,7 +15,7 @@ def main() -> None:
         return run["summary"]["throughput/median"]
 
     with_mlflow, without = measure.in_turn(
-        lambda: rate("mlflow"), lambda: rate("none"), 1 if options.quick else options.pairs
+        lambda: rate("mlflow"), lambda: rate("none"), turns=1 if options.quick else options.pairs
     )
     figures = {
         "ratio": measure.spread([a / b for a, b in zip(with_mlflow, without)]),

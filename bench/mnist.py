@@ -124,7 +124,7 @@ def main() -> None:
         ours, theirs = measure.in_turn(
             lambda: of_product(options, digits, next(seeds)),
             lambda: of_example(options, packed),
-            1 if options.quick else options.pairs,
+            turns=1 if options.quick else options.pairs,
         )
     figures = {"transport": options.transport}
     for name, results in (("mxscale", ours), ("Horovod's example", theirs)):

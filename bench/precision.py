@@ -8,6 +8,7 @@ bfloat16 by autocast, as they are and compiled. The processor needs `avx512_bf16
 
 import os
 import sysconfig
+from functools import partial
 
 import measure
 
@@ -43,15 +44,11 @@ def main() -> None:
         threads=(available_cores(), "threads"),
         network=("resnet50_v1b", "network of ours"),
     )
-    measured = {name: (lambda name=name: ours(name, options)) for name in ("float32", "bf16")}
+    measured = {name: partial(ours, name, options) for name in ("float32", "bf16")}
     if options.torch:
         for kind in ("float32", "bf16", "float32-compiled", "bf16-compiled"):
-            measured[f"PyTorch {kind}"] = lambda kind=kind: peer(kind, options)
-    rates = {name: [] for name in measured}
-    for turn in range(1 if options.quick else options.turns):
-        for name in list(measured) if turn % 2 == 0 else reversed(measured):
-            rates[name].append(measured[name]())
-            print(f"{turn + 1} {name:24} {rates[name][-1]:8.2f} images/s", flush=True)
+            measured[f"PyTorch {kind}"] = partial(peer, kind, options)
+    rates = dict(zip(measured, measure.in_turn(*measured.values(), turns=1 if options.quick else options.turns)))
     figures = {name: measure.spread(values) for name, values in rates.items()}
     figures["bf16 over float32"] = ratio(rates["bf16"], rates["float32"])
     if options.torch:
@@ -63,9 +60,9 @@ def main() -> None:
     measure.finish(figures)
 
 
-def ratio(ours_, others) -> dict:
+def ratio(rates, others) -> dict:
     """Return the spread of the ratios of each turn."""
-    return measure.spread([a / b for a, b in zip(ours_, others)])
+    return measure.spread([a / b for a, b in zip(rates, others)])
 
 
 if __name__ == "__main__":

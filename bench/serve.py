@@ -178,7 +178,9 @@ def rows(port: int, network, given: list, count: int, rounds: int) -> dict:
     send, evaluate = client(port, given), bare(network)
     for concurrent in CONCURRENT:
         served, ready = measure.in_turn(
-            lambda c=concurrent: at_a_time(send, c, count), lambda c=concurrent: at_a_time(evaluate, c, count), rounds
+            lambda c=concurrent: at_a_time(send, c, count),
+            lambda c=concurrent: at_a_time(evaluate, c, count),
+            turns=rounds,
         )
         share = [one["images_per_s"] / other["images_per_s"] for one, other in zip(served, ready)]
         found[concurrent] = {

@@ -17,7 +17,7 @@ OTHER_PRECISION = {"float32": "bf16", "bf16": "float32"}  # which one is faster 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of the run besides the times, recorded in diagnosis.json."""
+    """Facts of the run besides the times of a step's parts, recorded in diagnosis.json."""
 
     ranks: int
     threads: int  # per rank

@@ -58,8 +58,8 @@ class Diagnosis(NamedTuple):
 
 def diagnose(times: Times) -> Diagnosis:
     """Return the diagnosis; `times` lacks the probes that do not apply, such as the exchange of one rank."""
-    drawn = draw(times)
     levels = [name for name in LEVELS if name in times]
+    drawn = draw({name: times[name] for name in levels})
     steps = {name: _estimate(drawn[name]) for name in levels}
     step, previous, shares = drawn[levels[-1]], 0.0, {}
     for name in levels:
