@@ -20,13 +20,8 @@ NOTES = re.compile(rb"\xff[\xe0-\xef\xfe]")  # markers of JFIF, Adobe, EXIF, com
 TRUNCATED = re.compile("Corrupt JPEG data: (premature end|found marker 0xd9)")
 DAMAGED = re.compile("Corrupt JPEG data|Inconsistent progression|Invalid SOS parameters")
 LEFT_OVER = re.compile("([1-9][0-9]{0,9}) extraneous bytes before marker 0xd9")
+TRUNCATION = "truncated: data of some pixels is missing"
 SCAN, END = b"\xff\xda", b"\xff\xd9"
-
-
-def fault(image: Image.Image, content: bytes) -> Optional[str]:
-    """Return what is wrong with the data of an image that Pillow has decoded; None: nothing, or another format."""
-    how = _jpeg_fault(image, content) if image.format in ("JPEG", "MPO") else None
-    return "truncated: data of some pixels is missing" if how == "truncated" else how
 
 
 def has_one_scan(image: Image.Image, content: bytes) -> bool:
@@ -35,11 +30,13 @@ def has_one_scan(image: Image.Image, content: bytes) -> bool:
     return "progressive" not in image.info and header[:1] == bytes([image.layers])
 
 
-def _jpeg_fault(image: Image.Image, content: bytes) -> Optional[str]:
-    """Return "truncated", or libjpeg's warning about the data of a JPEG. Padding before its end is no damage."""
+def fault(image: Image.Image, content: bytes) -> Optional[str]:
+    """Return what is wrong with the data of a decoded JPEG but for padding at its end; None: nothing, or no JPEG."""
+    if image.format not in ("JPEG", "MPO"):
+        return None
     segments = list(_segments(content))
     if "progressive" in image.info and _lacks_scans([body for marker, _, body in segments if marker == SCAN]):
-        return "truncated"
+        return TRUNCATION
     colours = "CMYK" if image.mode == "CMYK" else "RGB"
     data = _without_notes(content[: segments[-1][1]], segments)
     warning = _warning(data + END, colours)
@@ -47,7 +44,7 @@ def _jpeg_fault(image: Image.Image, content: bytes) -> Optional[str]:
     if left_over and not data[-int(left_over[1]) :].strip(b"\0\xff"):  # padding hides that data may be missing before
         warning = _warning(data[: -int(left_over[1])] + END, colours)
     if TRUNCATED.match(warning):
-        return "truncated"
+        return TRUNCATION
     return f"damaged: {warning}" if DAMAGED.match(warning) else None
 
 
