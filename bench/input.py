@@ -61,7 +61,7 @@ def make(folder: Path, photographs: str, count: int) -> str:
 
     sizes = []
     for number, record in enumerate(recordio.scan(packed(folder).rec)):
-        path = folder / "files" / f"{int(record.header.label)}_{number:05}.jpg"
+        path = folder / "files" / f"{int(record.label)}_{number:05}.jpg"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(record.payload)
         sizes.append(len(record.payload))

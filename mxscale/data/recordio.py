@@ -37,13 +37,6 @@ class BadRecords(ValueError):
     """A file that is not a complete RecordIO file of images; the message is one line."""
 
 
-class Header(NamedTuple):
-    flag: int  # 0: one label, in `label`; n: n labels at the start of the payload
-    label: float
-    id: int
-    id2: int
-
-
 class Writer:
     """Writes `<name>.rec`, `<name>.idx` and `<name>.crc`. `close` returns when they are on disk. Raises OSError."""
 
@@ -122,19 +115,21 @@ def _split(body: bytes) -> List[bytes]:
 
 class Record(NamedTuple):
     offset: int  # bytes from the start of the file
-    header: Header
-    payload: bytes
     crc: int  # CRC-32 of its bytes in the file
+    payload: bytes
+    flag: int  # 0: one label, in `label`; n: n labels at the start of the payload
+    label: float
+    id: int
+    id2: int
 
     def class_number(self, classes: Optional[int]) -> int:
         """Return its label. Raises BadRecords if it is not one class number; None: of any number of classes."""
-        flag, label, *_ = self.header
-        if flag:
-            raise BadRecords(f"has {flag} labels; expected one class number per image")
-        if not 0 <= label < (classes or MAX_CLASSES) or label != int(label):  # NaN too
+        if self.flag:
+            raise BadRecords(f"has {self.flag} labels; expected one class number per image")
+        if not 0 <= self.label < (classes or MAX_CLASSES) or self.label != int(self.label):  # NaN too
             known = "0, 1, 2, ..." if classes is None else f"from 0 to {classes - 1}"
-            raise BadRecords(f"has the label {label:g}; expected a class number {known}")
-        return int(label)
+            raise BadRecords(f"has the label {self.label:g}; expected a class number {known}")
+        return int(self.label)
 
 
 def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None) -> Iterator[Record]:
@@ -153,7 +148,7 @@ def scan(path: str, seen: Callable[[bytes], None] = lambda raw: None) -> Iterato
             body, read, crc = _next(file, offset, seen)
             if body is None:
                 return
-            yield Record(offset, *_divided(body, offset), crc)
+            yield _record(body, offset, crc)
             offset += read
 
 
@@ -166,18 +161,17 @@ def parse(raw: bytes, offset: int) -> Record:
     if len(raw) >= WHOLE.size:
         magic, length, *header = WHOLE.unpack_from(raw)
         if magic == MAGIC and HEADER.size <= length <= LENGTH and PREFIX.size + length <= len(raw):  # in one piece
-            return Record(offset, Header(*header), memoryview(raw)[WHOLE.size : PREFIX.size + length], zlib.crc32(raw))
+            return Record(offset, zlib.crc32(raw), memoryview(raw)[WHOLE.size : PREFIX.size + length], *header)
     body, _, crc = _next(io.BytesIO(raw), offset, lambda piece: None)
     if body is None:
         raise BadRecords(f"truncated at byte {offset}")
-    return Record(offset, *_divided(body, offset), crc)
+    return _record(body, offset, crc)
 
 
-def _divided(body, offset: int):
-    """Return (header, payload) of a record's body."""
+def _record(body: bytes, offset: int, crc: int) -> Record:
     if len(body) < HEADER.size:
         raise BadRecords(f"the record at byte {offset} is not an image record")
-    return Header(*HEADER.unpack_from(body)), body[HEADER.size :]
+    return Record(offset, crc, body[HEADER.size :], *HEADER.unpack_from(body))
 
 
 def _next(file, start: int, seen):

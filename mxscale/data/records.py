@@ -200,7 +200,7 @@ class _Checked:
                 if number in self.rewritten:
                     image, _, _, enlarged = repack(image, self.recipe)
                     self.enlarged += enlarged
-                writer.write(self.labels[number], record.header.id, image)
+                writer.write(self.labels[number], record.id, image)
             return writer.close()
 
 

@@ -51,11 +51,11 @@ def test_a_packed_digit_is_the_scan_enlarged(digits):
     scans = np.stack(scans, -1)
     made = digits()
     for record in list(recordio.scan(manifest.split_of(made, "val").rec))[::50]:
-        scan = scans[record.header.id].reshape(8, 8) * 255 / 16
+        scan = scans[record.id].reshape(8, 8) * 255 / 16
         image = Image.fromarray(scan.round().astype("uint8")).resize((32, 32), Image.Resampling.BICUBIC)
         got = np.asarray(Image.open(io.BytesIO(record.payload)))
         np.testing.assert_array_equal(got, np.stack([np.asarray(image)] * 3, -1))
-        assert record.header.label == labels[record.header.id]
+        assert record.label == labels[record.id]
 
 
 def test_classes_keep_their_order_as_labels(digits):

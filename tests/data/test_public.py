@@ -30,7 +30,7 @@ def images(made, split):
     """Return (class, id, pixels) of each record."""
     records = list(recordio.scan(manifest.split_of(made, split).rec))
     pixels = [np.asarray(Image.open(io.BytesIO(record.payload))) for record in records]
-    headers = [(made["classes"][int(record.header.label)], record.header.id) for record in records]
+    headers = [(made["classes"][int(record.label)], record.id) for record in records]
     return [(*header, image) for header, image in zip(headers, pixels)]
 
 

@@ -57,7 +57,7 @@ def test_a_scan_returns_every_record(tmp_path):
     raw = []
     found = list(recordio.scan(tmp_path / "a.rec", raw.append))
     assert [record.payload for record in found] == PAYLOADS
-    assert [(record.header.label, record.header.id) for record in found] == [(n % 3, n) for n in range(len(PAYLOADS))]
+    assert [(record.label, record.id) for record in found] == [(n % 3, n) for n in range(len(PAYLOADS))]
     assert [record.offset for record in found] == recordio.read_index(tmp_path / "a.idx")
     assert b"".join(raw) == (tmp_path / "a.rec").read_bytes()
 
@@ -213,7 +213,7 @@ def test_bad_images_are_skipped_in_a_copy(with_bad_images, tmp_path):
     assert made["skipped"][1]["reason"] == "15x40 pixels, smaller than 16 (data.min_side)"
     train = manifest.split_of(made, "train")
     assert os.path.dirname(train.rec) == made["dir"] and (tmp_path / "train.rec").read_bytes() == before
-    kept = [record.header.id for record in recordio.scan(train.rec)]
+    kept = [record.id for record in recordio.scan(train.rec)]
     assert kept == [100, 101, 102, 103, 104, 106, 108, 109, 110, 111]
     assert recordio.read_index(train.idx) == [record.offset for record in recordio.scan(train.rec)]
     assert manifest.split_of(made, "val").rec == str(tmp_path / "val.rec")  # a valid file is not copied
@@ -225,7 +225,7 @@ def test_small_images_are_enlarged_in_a_copy(with_bad_images, capfd):
     assert len(made["skipped"]) == 1 and (train["min_side"], train["enlarged"], train["rewritten"]) == (16, 1, 0)
     assert "1 images smaller than the network's input (16) enlarged" in capfd.readouterr().err
     records = list(recordio.scan(manifest.split_of(made, "train").rec))
-    assert [decode(r.payload).shape for r in records if r.header.id == 107] == [(43, 16, 3)]
+    assert [decode(r.payload).shape for r in records if r.id == 107] == [(43, 16, 3)]
 
 
 def test_a_record_that_is_too_long_when_enlarged_is_bad(given, tmp_path):
@@ -290,7 +290,7 @@ def test_images_that_mxnet_decodes_differently_are_reencoded(given, tmp_path):
     assert entry["count"] == len(contents) and entry["rewritten"] == sum(not alike for _, alike in wild(photo).values())
     assert open(rec, "rb").read() == before and entry["rec"] == "train.rec"
     records = manifest.split_of(made, "train")
-    assert [record.header.id for record in recordio.scan(records.rec)] == [100 + n for n in range(len(contents))]
+    assert [record.id for record in recordio.scan(records.rec)] == [100 + n for n in range(len(contents))]
     for reader in READERS:
         read = evaluation_data(records, replace(data, reader=reader), 1)
         seen = np.concatenate([images.asnumpy().astype("float32") for images, *_ in read])

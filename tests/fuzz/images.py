@@ -151,4 +151,4 @@ def records(folder: Path):
     found = manifest.load(made.parent)
     for split in found["splits"]:
         for record in recordio.scan(manifest.split_of(found, split).rec):
-            yield split, int(record.header.label), np.asarray(Image.open(io.BytesIO(record.payload)))
+            yield split, int(record.label), np.asarray(Image.open(io.BytesIO(record.payload)))

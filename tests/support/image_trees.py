@@ -38,7 +38,7 @@ def records(made, split):
     out = []
     for record in recordio.scan(manifest.split_of(made, split).rec):
         colour = Image.open(io.BytesIO(record.payload)).getpixel((0, 0))
-        out.append((int(record.header.label), record.header.id, colour))
+        out.append((int(record.label), record.id, colour))
     return out
 
 

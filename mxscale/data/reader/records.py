@@ -50,7 +50,7 @@ class RecordFile:
             record.class_number(self.split.classes)
         elif record.crc != self._checksums[number]:
             raise recordio.BadRecords(f"its checksum differs: it was damaged after packing; {self._remedy()}")
-        return record.header.label, record.payload
+        return record.label, record.payload
 
     def _remedy(self) -> str:
         folder = os.path.dirname(self.split.crc or self.split.idx)
