@@ -18,6 +18,7 @@ import re
 import struct
 import zlib
 from array import array
+from contextlib import AbstractContextManager
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from mxscale.util.regular_files import open_regular
@@ -37,7 +38,7 @@ class BadRecords(ValueError):
     """A file that is not a complete RecordIO file of images; the message is one line."""
 
 
-class Writer:
+class Writer(AbstractContextManager):
     """Writes `<name>.rec`, `<name>.idx` and `<name>.crc`. `close` returns when they are on disk. Raises OSError."""
 
     def __init__(self, folder, name: str):
@@ -72,9 +73,6 @@ class Writer:
         rec = os.path.basename(f"{self._path}.rec")
         files = write_companions(self._path, self._offsets, self._checksums)
         return {"rec": rec, **files, "sha256": self._hash.hexdigest(), "bytes": self._end}
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_):
         self._rec.close()

@@ -139,7 +139,7 @@ class _Packer:
                 )
 
 
-class _Journal:
+class _Journal(contextlib.AbstractContextManager):
     """The results of the images in the order of packing, from which the packing continues after a kill.
 
     A line per image: the CRC of the rest of the line, and as JSON the image's id, and the reason if it is bad, or else
@@ -188,9 +188,6 @@ class _Journal:
 
     def remove(self) -> None:
         os.remove(self._path)
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_):
         self._file.close()

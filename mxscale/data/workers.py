@@ -14,7 +14,7 @@ import sys
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Union
@@ -141,7 +141,7 @@ def serve() -> None:
         os._exit(0)
 
 
-class Progress:
+class Progress(AbstractContextManager):
     """Progress, rate and time left of a long operation on stderr: a bar on a terminal, otherwise lines."""
 
     def __init__(self, what: str, total: int, unit: str):
@@ -166,9 +166,6 @@ class Progress:
         unit, rate = self._unit.strip(), (self._done - before) / (now - then)
         left = f"{(self._total - self._done) / rate:,.0f} s left" if rate else "stalled"
         return f"{self._what}: {self._done:,} of {self._total:,} {unit}, {rate:,.0f} {unit}/s, {left}"
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_):
         if self._bar is not None:
