@@ -14,6 +14,7 @@ from engine import make_run
 from mxnet import nd
 
 from mxscale.distributed.communicators import Local
+from mxscale.distributed.heartbeat import Heartbeat
 from mxscale.train.trainer import Trainer
 
 EVERY_S = 30.0
@@ -52,7 +53,8 @@ def main() -> None:
     options = measure.arguments(__doc__.splitlines()[0], pairs=(5, "pairs of segments"))
     every, pairs = (6.0, 1) if options.quick else (EVERY_S, options.pairs)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(*make_run(folder, SETTINGS, 10**6, 10**4), Local(), attempt=1)
+        run, *made = make_run(folder, SETTINGS, 10**6, 10**4)
+        trainer = Trainer(run, *made, Local(), 1, Heartbeat(run, 0, 1))
         Segments(trainer, 2).without()  # warm-up
         segments = Segments(trainer, math.ceil(every / (Segments(trainer, 2).without() / 2)))
         saving, quiet = measure.in_turn(segments.with_checkpoint, segments.without, turns=pairs)

@@ -21,6 +21,7 @@ from mxscale.config.validation import validate
 from mxscale.data.reader import record_iter
 from mxscale.data.reader.batches import Reading, SyntheticData
 from mxscale.distributed.communicators import Local
+from mxscale.distributed.heartbeat import Heartbeat
 from mxscale.rundir import directory
 from mxscale.train import builders, prepare
 from mxscale.train.trainer import Trainer
@@ -55,7 +56,7 @@ def engine_rate(run, config, plan) -> float:
     run.metrics_file.unlink(missing_ok=True)
     for path in sorted(run.checkpoints.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
-    Trainer(run, config, plan, Local(), attempt=1).train()
+    Trainer(run, config, plan, Local(), 1, Heartbeat(run, 0, 1)).train()
     rates = [line["metrics"].get("throughput/images_per_s") for line in run.history()]
     return statistics.median([rate for rate in rates if rate][1:])
 

@@ -58,33 +58,14 @@ def rank_from_environment() -> int:
     return int(os.environ.get("HOROVOD_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", 0)))
 
 
-class NoHeartbeat:
-    """Null object: nothing is written. `phase` is the rank's current phase, assigned by the training loop."""
-
-    phase = Phase.STARTING
-
-    def progress(self, step: bool = False) -> None:
-        """Record the end of a step, or of a validation batch."""
-
-    def stop_requested(self) -> bool:
-        """Return whether the parent asked this rank to stop. Other ranks may not have seen the request yet."""
-        return False
-
-    @contextlib.contextmanager
-    def checkpointing(self):
-        """Set the phase to CHECKPOINT within the block. Its duration depends on the storage and is no stall."""
-        yield
-
-
-NO_HEARTBEAT = NoHeartbeat()
-
-
-class Heartbeat(NoHeartbeat):
+class Heartbeat:
     """Writes `ranks/<r>.alive` from a thread every WRITE_EVERY_S seconds while this process runs.
 
     MXNet and Horovod are called through ctypes, which releases the interpreter's lock, so the thread writes during
     calls of any duration.
     """
+
+    phase = Phase.STARTING  # the training loop assigns others
 
     def __init__(self, run: RunDir, rank: int, attempt: int):
         self.run, self.attempt = run, attempt
@@ -93,7 +74,8 @@ class Heartbeat(NoHeartbeat):
         self._write()
         threading.Thread(target=self._write_periodically, daemon=True, name="heartbeat").start()
 
-    def progress(self, step=False):
+    def progress(self, step: bool = False) -> None:
+        """Record the end of a step, or of a validation batch."""
         now = time.monotonic()
         self.count, self.steps = self.count + 1, self.steps + step
         if self.count == 1:
@@ -102,11 +84,13 @@ class Heartbeat(NoHeartbeat):
             self.longest_s = max(self.longest_s, now - self.progress_at)
         self.progress_at = now
 
-    def stop_requested(self):
+    def stop_requested(self) -> bool:
+        """Return whether the parent asked this rank to stop. Other ranks may not have seen the request yet."""
         return self.run.stop_reason() not in (None, FINISH)
 
     @contextlib.contextmanager
     def checkpointing(self):
+        """Set the phase to CHECKPOINT within the block. Its duration depends on the storage and is no stall."""
         before, self.phase = self.phase, Phase.CHECKPOINT
         try:
             yield

@@ -6,7 +6,7 @@ import mxnet as mx
 from mxnet import nd
 
 from mxscale.config.schema import Config
-from mxscale.distributed.heartbeat import NoHeartbeat, Phase
+from mxscale.distributed.heartbeat import Heartbeat, Phase
 from mxscale.models import weights, zoo
 from mxscale.rundir.plan import Plan
 from mxscale.train import builders
@@ -20,7 +20,7 @@ class Evaluator:
     would continue with either layout, and round differently each time.
     """
 
-    def __init__(self, config: Config, plan: Plan, comm, device, heartbeat: NoHeartbeat):
+    def __init__(self, config: Config, plan: Plan, comm, device, heartbeat: Heartbeat):
         self.plan, self.comm, self.heartbeat = plan, comm, heartbeat
         evaluated = [split for split in ("val", "test") if split in plan.splits]
         self.data = {split: builders.evaluation_data(config, plan, split, comm, device) for split in evaluated}

@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat, Phase
+from mxscale.distributed.heartbeat import Heartbeat, Phase
 from mxscale.rundir import metrics_file
 from mxscale.rundir.directory import RunDir
 
@@ -48,7 +48,7 @@ def _total(sums: Dict[mx.Context, nd.NDArray]) -> float:
 class MetricsLog:
     """Appends one line per interval. Every rank calls the methods: metrics are sums over ranks."""
 
-    def __init__(self, run: RunDir, comm, attempt: int, heartbeat: NoHeartbeat = NO_HEARTBEAT):
+    def __init__(self, run: RunDir, comm, attempt: int, heartbeat: Heartbeat):
         self.comm, self.attempt, self.heartbeat = comm, attempt, heartbeat
         self.recorded: Optional[Callable] = None  # requests the sums of an interval over ranks, and returns a function:
         self.requested: Optional[Callable] = None  # waits for the sums and writes the line

@@ -9,7 +9,7 @@ from typing import Callable, Iterator, List, Optional
 import numpy as np
 from mxnet import nd
 
-from mxscale.distributed.heartbeat import NoHeartbeat, Phase
+from mxscale.distributed.heartbeat import Heartbeat, Phase
 
 
 class ThroughputTimer:
@@ -96,7 +96,7 @@ class StepMonitor:
         weights: The first layer's weights on each device, which an update writes last.
     """
 
-    def __init__(self, heartbeat: NoHeartbeat, passes: int, grads: List[list], weights: list):
+    def __init__(self, heartbeat: Heartbeat, passes: int, grads: List[list], weights: list):
         self.heartbeat, self.grads, self.weights = heartbeat, grads, weights
         self.several_passes = passes > len(grads)
         self.timer = ThroughputTimer(len(grads))

@@ -13,7 +13,7 @@ from mxnet.contrib import amp
 from mxscale.config.precisions import PRECISIONS
 from mxscale.config.schema import Config
 from mxscale.config.sizes import Sizes
-from mxscale.distributed.heartbeat import NO_HEARTBEAT, NoHeartbeat, Phase
+from mxscale.distributed.heartbeat import Heartbeat, Phase
 from mxscale.distributed.stop_consensus import Request, StopConsensus
 from mxscale.models import weights, zoo
 from mxscale.rundir import directory
@@ -41,9 +41,7 @@ class Trainer:
         OSError: Rank 0 cannot write a checkpoint.
     """
 
-    def __init__(
-        self, run: RunDir, config: Config, plan: Plan, comm, attempt: int, heartbeat: NoHeartbeat = NO_HEARTBEAT
-    ):
+    def __init__(self, run: RunDir, config: Config, plan: Plan, comm, attempt: int, heartbeat: Heartbeat):
         """Build the rank's data, network and optimizer, and restore the newest checkpoint. A collective."""
         self.run, self.config, self.plan, self.comm, self.heartbeat = run, config, plan, comm, heartbeat
         self.sizes = sizes = plan.sizes

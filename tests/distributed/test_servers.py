@@ -149,11 +149,12 @@ import os, sys
 import mxnet as mx, numpy as np
 from mxscale.rundir.directory import RunDir
 from mxscale.distributed.communicators import open_communicator
+from mxscale.distributed.heartbeat import Heartbeat
 from mxscale.train.trainer import Trainer
 
 run = RunDir(sys.argv[1])
 comm = open_communicator(run.config().comm, run.plan().sizes.ranks)
-Trainer(run, run.config(), run.plan(), comm, attempt=1).train()
+Trainer(run, run.config(), run.plan(), comm, 1, Heartbeat(run, comm.rank, 1)).train()
 
 def summed(name, values):
     array = mx.nd.array(values, dtype=values.dtype)

@@ -1,6 +1,7 @@
 """A run of two epochs that is stopped, or asked to finish early."""
 
-from mxscale.distributed.heartbeat import NoHeartbeat
+from heartbeats import NoHeartbeat
+
 from mxscale.rundir.directory import FINISH
 
 # 40 images, 8 a step: 5 steps an epoch.  180 images each to validate and to test, in 45 batches

@@ -1,10 +1,10 @@
 """Runs that are prepared and trained in this process, seconds faster than by the entry scripts."""
 
 from composed import composed
+from heartbeats import NO_HEARTBEAT
 
 from mxscale.cli import settings
 from mxscale.distributed.communicators import Local
-from mxscale.distributed.heartbeat import NO_HEARTBEAT
 from mxscale.rundir.directory import RunDir
 from mxscale.train import prepare
 from mxscale.train.trainer import Trainer

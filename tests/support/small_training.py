@@ -2,6 +2,7 @@
 
 import mxnet as mx
 import numpy as np
+from heartbeats import NO_HEARTBEAT
 
 from mxscale.config.schema import from_dict
 from mxscale.config.sizes import sizes
@@ -40,7 +41,7 @@ class Training:
         self.statistics = ShardStatistics([self.parameters[name] for name in running], [0, 1], 2)
         self.run = RunDir(folder)
         self.run.path.mkdir(exist_ok=True)
-        self.metrics_log = MetricsLog(self.run, Local(), 1)
+        self.metrics_log = MetricsLog(self.run, Local(), 1, NO_HEARTBEAT)
         exchange = make_exchange(Local(), [[]], self.config.comm, Share(8))
         self.average = average_of(self.parameters, self.config.optimizer.ema_decay, running, self.statistics)
         precision = Precision("float32", None)

@@ -8,6 +8,7 @@ from functools import partial
 import mxnet as mx
 import numpy as np
 import pytest
+from heartbeats import NO_HEARTBEAT
 from machine import until
 
 from mxscale.distributed.communicators import Local
@@ -56,7 +57,7 @@ def held():
 
 @pytest.fixture
 def metrics_log(tmp_path):
-    return MetricsLog(RunDir(tmp_path), Local(), attempt=1)
+    return MetricsLog(RunDir(tmp_path), Local(), 1, NO_HEARTBEAT)
 
 
 @pytest.fixture
@@ -192,7 +193,7 @@ def test_torn_last_line_is_ended_before_the_next(tmp_path):
     run = RunDir(tmp_path)
     run.metrics_file.write_bytes(b'{"attempt":1,"step":1,"time_ms":1,"metrics":{"lr":0.1}}\n{"attempt":1,"step":2,"ti')
     for attempt in (2, 3):  # the last line is complete when attempt 3 begins
-        MetricsLog(run, Local(), attempt).write(attempt, {"lr": 0.2})
+        MetricsLog(run, Local(), attempt, NO_HEARTBEAT).write(attempt, {"lr": 0.2})
     assert [(line["attempt"], line["step"]) for line in run.lines()] == [(1, 1), (2, 2), (3, 3)]
     assert run.metrics_file.read_bytes().count(b"\n") == 4
 
@@ -209,7 +210,7 @@ def test_other_ranks_write_nothing(tmp_path):
     class Second(Local):
         rank = 1
 
-    MetricsLog(RunDir(tmp_path), Second(), 1).write(1, {"lr": 0.1})
+    MetricsLog(RunDir(tmp_path), Second(), 1, NO_HEARTBEAT).write(1, {"lr": 0.1})
     assert not RunDir(tmp_path).metrics_file.exists()
 
 
@@ -252,7 +253,7 @@ def test_record_and_poll_wait_for_neither_device_nor_ranks(tmp_path, accumulator
         def total_later(self, values, name):
             return lambda: pytest.fail("no rank has to wait for the others yet")
 
-    metrics_log = MetricsLog(RunDir(tmp_path), Slow(), 1)
+    metrics_log = MetricsLog(RunDir(tmp_path), Slow(), 1, NO_HEARTBEAT)
     accumulator.add(mx.nd.ones(1), mx.nd.array([[0, 1]]), mx.nd.ones(1))
     array, gate = held()
     timer.dispatched(array)

@@ -7,6 +7,7 @@ import in_process
 import mxnet as mx
 import numpy as np
 import pytest
+from heartbeats import NO_HEARTBEAT
 from machine import kill_session
 from run_files import wait_for_step
 
@@ -81,7 +82,7 @@ def test_a_float16_network_is_updated_by_the_mean_of_all_passes(tmp_path):
         "optimizer.weight_decay=0",
     )
     config = replace(run.config(), precision="float16")  # preparation refuses it on a CPU
-    trainer = Trainer(run, config, run.plan(), Local(), attempt=1)
+    trainer = Trainer(run, config, run.plan(), Local(), 1, NO_HEARTBEAT)
     before = [parameter.data().asnumpy().astype("float64") for parameter in trainer.trained]
     for _, micro_batch in itertools.product(range(shards), range(accumulation)):
         for grad in trainer.grads[0]:

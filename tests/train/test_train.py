@@ -8,11 +8,11 @@ import mxnet as mx
 import numpy as np
 import pytest
 import yaml
+from heartbeats import NO_HEARTBEAT
 from run_files import last, params
 
 from mxscale.config.readers import READERS
 from mxscale.distributed.communicators import Local, horovod_build
-from mxscale.distributed.heartbeat import NO_HEARTBEAT
 from mxscale.models import weights
 from mxscale.rundir import checkpoints
 from mxscale.train.evaluation import Evaluator
