@@ -59,11 +59,7 @@ ORIENTATION = 0x0112  # EXIF
 
 
 class BadImage(Exception):
-    """An unusable image; `reason` is a short text on one line."""
-
-    def __init__(self, reason: str):
-        super().__init__(reason)
-        self.reason = reason
+    """An unusable image; the message is a short text on one line."""
 
 
 class Slice(NamedTuple):

@@ -133,10 +133,10 @@ class _Checked:
                 if not isinstance(result, BadImage):
                     self._add(number, result, copies)
                 elif data.on_bad == "skip":
-                    self.bad[number] = result.reason
+                    self.bad[number] = str(result)
                 else:
                     raise ConfigError(
-                        f"{self.where}: cannot use the image of record {number} ({result.reason}): "
+                        f"{self.where}: cannot use the image of record {number} ({result}): "
                         "create the file again without it, or set data.on_bad=skip"
                     )
         if not self.offsets:

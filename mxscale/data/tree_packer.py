@@ -112,10 +112,10 @@ class _Packer:
                 result, left = next(results)
                 if isinstance(result, BadImage):
                     if self.data.on_bad == "error":
-                        raise manifest.unusable(self.tree.where, item.name, result.reason)
+                        raise manifest.unusable(self.tree.where, item.name, str(result))
                     if not left:
-                        journal.add([item.id, result.reason])
-                    self.bad[item.id] = {"path": item.name, "reason": result.reason}
+                        journal.add([item.id, str(result)])
+                    self.bad[item.id] = {"path": item.name, "reason": str(result)}
                     continue
                 crc = writer.write(item.label, item.id, result.image, written=left)
                 if not left:

@@ -82,7 +82,7 @@ class Predictor:
             try:
                 images[count] = pixels(item)
             except BadImage as error:
-                reasons.append(error.reason)
+                reasons.append(str(error))
             else:
                 reasons.append(None)
                 count += 1

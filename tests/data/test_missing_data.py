@@ -29,7 +29,7 @@ def is_truncated(content, **options) -> bool:
     try:
         decode(content, **options)
     except BadImage as bad:
-        return "truncated" in bad.reason
+        return "truncated" in str(bad)
     return False
 
 

@@ -263,7 +263,7 @@ def test_crashed_decoder_is_restarted(tmp_path):
         worker.wait()
         os.kill(worker._child.pid, signal.SIGKILL)
         (result,) = worker([str(tmp_path / "a.png")], examine)
-        assert isinstance(result, BadImage) and result.reason == "its decoder crashed (signal SIGKILL)"
+        assert isinstance(result, BadImage) and str(result) == "its decoder crashed (signal SIGKILL)"
         assert worker([str(tmp_path / "a.png")], examine)[0].side == 16
     finally:
         worker.close()
@@ -274,7 +274,7 @@ def test_only_the_image_that_crashes_a_decoder_is_bad():
     try:
         worker.wait()
         first, second, third = worker([b"0", b"__import__('os').abort()", b"2"], eval)
-        assert (first, third) == (0, 2) and second.reason == "its decoder crashed (signal SIGABRT)"
+        assert (first, third) == (0, 2) and str(second) == "its decoder crashed (signal SIGABRT)"
     finally:
         worker.close()
 
