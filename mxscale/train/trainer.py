@@ -26,7 +26,7 @@ from mxscale.train.evaluation import Evaluator
 from mxscale.train.metrics import Accumulator, MetricsLog
 from mxscale.train.optim.averaging import average_of
 from mxscale.train.optim.mixing import Mixing
-from mxscale.train.optim.optimizer import advance, clip_norm, make_trainer
+from mxscale.train.optim.optimizer import clip_norm, make_trainer
 from mxscale.train.optim.schedule import learning_rate
 from mxscale.train.precision import Precision
 from mxscale.train.shard_statistics import ShardStatistics
@@ -148,7 +148,8 @@ class Trainer:
         # Gradients: one sum over shards, devices and ranks; the update divides it by the global batch
         if self.exchange():
             clip_norm(self.trained, self.config.optimizer.clip_norm, self.divides_by, self.optimizer)
-            advance(self.optimizer, self.lr(self.step), self.step / self.sizes.steps_per_epoch)
+            self.optimizer.set_learning_rate(self.lr(self.step))
+            self.optimizer.optimizer.epoch = self.step / self.sizes.steps_per_epoch  # rmsprop_warmup reads it
             self.optimizer.update(self.divides_by)
         self.average.update(self.step)
         self.step += 1

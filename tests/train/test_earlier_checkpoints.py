@@ -31,7 +31,7 @@ from mxscale.rundir import checkpoints
 from mxscale.rundir.directory import RunDir
 from mxscale.train import checkpointer, prepare
 from mxscale.train.optim import pickled_states, states
-from mxscale.train.optim.optimizer import advance, make_trainer
+from mxscale.train.optim.optimizer import make_trainer
 from mxscale.util.atomic_files import digest_of
 
 SETTINGS = {"sgd": {}, "adam": {"name": "adam", "momentum": None}, "average": {"ema_decay": 0.9}}
@@ -113,7 +113,8 @@ class Updates:
     def after(self, *steps):
         """Return the bytes of the parameters after some steps."""
         for step in steps:
-            advance(self.trainer, 0.1 / (step + 1), step / 2)
+            self.trainer.set_learning_rate(0.1 / (step + 1))
+            self.trainer.optimizer.epoch = step / 2
             for number, parameter in enumerate(self.parameters):
                 values = np.random.RandomState([step, number]).normal(size=parameter.shape)
                 parameter.grad()[:] = mx.nd.array(values, dtype=parameter.dtype)

@@ -12,7 +12,7 @@ from in_process import prepared, trained
 
 from mxscale.config.schema import Optimizer
 from mxscale.config.sizes import sizes
-from mxscale.train.optim.optimizer import advance, make_optimizer, make_trainer
+from mxscale.train.optim.optimizer import make_optimizer, make_trainer
 from mxscale.train.optim.schedule import learning_rate, sgd_share
 from mxscale.util.errors import ConfigError
 
@@ -64,7 +64,8 @@ def train(trainer, made, summed, epochs=EPOCHS, rates=RATES):
         with mx.autograd.record():
             products = [p.data() * mx.nd.array(grad, dtype=p.dtype) for p, grad in zip(made, grads)]
         mx.autograd.backward(products)
-        advance(trainer, lr, epoch)
+        trainer.set_learning_rate(lr)
+        trainer.optimizer.epoch = epoch
         trainer.update(BATCH)
 
 

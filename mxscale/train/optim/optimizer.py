@@ -33,12 +33,6 @@ def make_trainer(parameters, config: OptimizerConfig, multi_precision: bool) -> 
     return trainer
 
 
-def advance(trainer: gluon.Trainer, lr: float, epoch: float) -> None:
-    """Set the learning rate and the epoch of the next update; rmsprop_warmup reads the epoch."""
-    trainer.set_learning_rate(lr)
-    trainer.optimizer.epoch = epoch
-
-
 def make_optimizer(config: OptimizerConfig, multi_precision: bool = False) -> mx.optimizer.Optimizer:
     """Return the optimizer of that name.
 
