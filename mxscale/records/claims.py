@@ -145,13 +145,12 @@ def known() -> Dict[str, Dict[str, str]]:
     return {row["id"]: row for row in csv_tables.read("claims")}
 
 
-def check(ids: Sequence[str]) -> List[str]:
-    """Return the ids; raises ConfigError for an unknown one."""
+def check(ids: Sequence[str]) -> None:
+    """Raise ConfigError for an unknown id."""
     claims = known()
     for name in ids:
         if name not in claims:
             raise ConfigError(f"claims: no published figure is called {name}{nearest(name, claims)}")
-    return list(ids)
 
 
 def outcomes(
