@@ -12,7 +12,6 @@ float32 and returned as means over their addends; the exchange's `divisor` is th
 """
 
 import math
-from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Dict, List
 
@@ -26,28 +25,16 @@ from mxscale.distributed.compression import Wire, is_half
 Replicas = List[List[nd.NDArray]]  # the gradients of each replica (a device of this rank), in the same order
 
 
-@dataclass(frozen=True)
-class Share:
-    """What one replica computes of each step, in `shards * micro_batches` backward passes."""
-
-    images: int = 1
-    shards: int = 1
-    micro_batches: int = 1  # with accumulation; 1 if backward itself adds the gradients of a shard's passes
-
-    @property
-    def passes(self) -> int:
-        return self.shards * self.micro_batches
-
-
-def make_exchange(comm, like: Replicas, options: Comm, share: Share, ordered: bool = False):
+def make_exchange(comm, like: Replicas, options: Comm, images: int = 1, passes: int = 1, ordered: bool = False):
     """Return the exchange that `options` describe. A call per step exchanges gradients and returns whether to update.
 
     Args:
         like: Arrays of the gradients' shapes, in the order of the forward pass. Gradients must be written to the
             exchange's `replicas`.
-        ordered: See Exchange.
+        images: That each replica computes of a step.
+        passes, ordered: See Exchange.
     """
-    addends = comm.size * len(like) * share.passes
+    addends = comm.size * len(like) * passes
     if addends == 1 and not options.double_buffering:
         return Exchange(comm, like, [])
     most, feedback = bucket_bytes(options, sum(map(nbytes, like[0]))), options.in_transit.error_feedback
@@ -58,8 +45,8 @@ def make_exchange(comm, like: Replicas, options: Comm, share: Share, ordered: bo
     wire_class, copies = resolve_name(options.in_transit.implementation), options.double_buffering
 
     def exchange(name: str) -> Exchange:
-        wires = [wire_class(bucket, f"{name}.{i}", share.images, divisor, copies) for i, bucket in enumerate(buckets)]
-        return Exchange(comm, replicas, wires, share.passes, ordered, options.overlap)
+        wires = [wire_class(bucket, f"{name}.{i}", images, divisor, copies) for i, bucket in enumerate(buckets)]
+        return Exchange(comm, replicas, wires, passes, ordered, options.overlap)
 
     return Delayed(exchange("even"), exchange("odd")) if options.double_buffering else exchange("grads")
 
@@ -72,7 +59,8 @@ class Exchange:
     Args:
         replicas: Arrays that hold the gradients before and the sums, divided by `divisor`, after a call.
         wires: One per bucket: what is sent.
-        passes: Backward passes of each replica. With several, `pass_done` must be called after each one.
+        passes: Backward passes of each replica in a step; those whose gradients backward itself adds are one. With
+            several, `pass_done` must be called after each one.
         ordered: Add in an order that depends on the shards alone, so that 1, 2, 4 ... ranks get the same bits if ranks
             divide shards and both are powers of two. A ring adds in the order of ranks; gathering and adding here
             sends ranks / 2 times as many bytes.

@@ -11,7 +11,7 @@ from mxscale.config.readers import READERS
 from mxscale.config.schema import Config, Data
 from mxscale.config.sizes import Sizes
 from mxscale.data.reader.batches import Reading, seed_of
-from mxscale.distributed.exchange import Exchange, Share, make_exchange
+from mxscale.distributed.exchange import Exchange, make_exchange
 from mxscale.models import symbol, weights, zoo
 from mxscale.models.networks import InputLayer
 from mxscale.rundir.plan import Plan
@@ -117,10 +117,8 @@ def gradient_exchange(comm, net, trained, config: Config, sizes: Sizes) -> Excha
     images = shards * config.batch.accumulation * sizes.per_device_batch
     ordered = config.data.shards is not None  # with fixed shards the weights do not depend on the number of ranks
     forward = weights.trained_in_forward_order(net)
-    micro_batches = 1 if forward[0].grad_req == "add" else config.batch.accumulation
-    exchange = make_exchange(
-        comm, gradients(forward, devices), config.comm, Share(images, shards, micro_batches), ordered=ordered
-    )
+    passes = shards if forward[0].grad_req == "add" else shards * config.batch.accumulation
+    exchange = make_exchange(comm, gradients(forward, devices), config.comm, images, passes, ordered)
     move_gradients(forward, exchange.replicas)
     exchange.replicas = gradients(trained, devices)
     return exchange

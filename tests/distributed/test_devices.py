@@ -12,7 +12,7 @@ from mxscale.config.schema import Optimizer as OptimizerConfig
 from mxscale.config.validation import validate
 from mxscale.distributed import backend_checks
 from mxscale.distributed.communicators import Local, OneProcess, open_communicator
-from mxscale.distributed.exchange import Share, make_exchange
+from mxscale.distributed.exchange import make_exchange
 from mxscale.environment.placement import Placement
 from mxscale.launcher import commands
 from mxscale.models import weights
@@ -46,7 +46,7 @@ def random_replicas(devices, dtype="float32", shapes=((3, 4), (5,), (1000,))):
 def test_every_device_gets_the_sum(backend, count, dtype):
     comm = OtherDevices(Comm(backend=backend), count)
     replicas, values = random_replicas(comm.devices("cpu"), dtype)
-    exchange = make_exchange(comm, replicas, Comm(bucket_mb=2**-10), Share())
+    exchange = make_exchange(comm, replicas, Comm(bucket_mb=2**-10))
     assert len(exchange.buckets) > 1 and exchange()
     for place in range(3):
         wanted = sum(own[place].astype("float64") for own in values)
@@ -58,9 +58,9 @@ def test_every_device_gets_the_sum(backend, count, dtype):
 def test_ordered_sums_equal_those_of_one_device():
     comm = OtherDevices(Comm(backend="device"), 4)
     replicas, values = random_replicas(comm.devices("cpu"))
-    together = make_exchange(comm, replicas, Comm(), Share(), ordered=True)
+    together = make_exchange(comm, replicas, Comm(), ordered=True)
     together()
-    exchange = make_exchange(Local(), [[mx.nd.zeros(v.shape) for v in values[0]]], Comm(), Share(4, shards=4))
+    exchange = make_exchange(Local(), [[mx.nd.zeros(v.shape) for v in values[0]]], Comm(), 4, passes=4)
     [alone] = exchange.replicas
     for own in values:
         for grad, value in zip(alone, own):
@@ -74,7 +74,7 @@ def test_ordered_sums_equal_those_of_one_device():
 def test_float16_and_double_buffering_between_devices():
     comm = OtherDevices(Comm(backend="device"), 2)
     replicas, values = random_replicas(TWO)
-    exchange = make_exchange(comm, replicas, Comm(compression="fp16", double_buffering=True), Share())
+    exchange = make_exchange(comm, replicas, Comm(compression="fp16", double_buffering=True))
     assert not exchange()
     for grad in itertools.chain(*exchange.replicas):
         grad[:] = 7

@@ -14,7 +14,7 @@ from repository import ROOT
 from mxscale.config.schema import Comm
 from mxscale.config.sizes import bucket_bytes
 from mxscale.distributed.communicators import Local
-from mxscale.distributed.exchange import Share, fill, make_exchange, pairwise
+from mxscale.distributed.exchange import fill, make_exchange, pairwise
 from mxscale.models import weights, zoo
 from mxscale.train import builders
 
@@ -40,7 +40,7 @@ class TwoEqualRanks(Local):
 def exchange_and_gradients(comm, like, bucket_bytes=2**20, shards=1, images=1, micro_batches=1, **options):
     """Return the exchange and the arrays of its gradients, initialised with the values of `like`."""
     exchange = make_exchange(
-        comm, [like], Comm(bucket_mb=bucket_bytes / 2**20, **options), Share(images, shards, micro_batches)
+        comm, [like], Comm(bucket_mb=bucket_bytes / 2**20, **options), images, shards * micro_batches
     )
     return exchange, exchange.replicas[0]
 
@@ -113,7 +113,7 @@ def test_backward_writes_or_adds_into_the_buckets(options):
         trained = list(net.collect_params().values())
         for parameter in trained:
             parameter.grad_req = grad_req
-        exchange = make_exchange(TwoEqualRanks(), builders.gradients(trained, [mx.cpu()]), Comm(**options), Share())
+        exchange = make_exchange(TwoEqualRanks(), builders.gradients(trained, [mx.cpu()]), Comm(**options))
         replicas = exchange.replicas
         builders.move_gradients(trained, replicas)
         for _ in range(2):
@@ -323,7 +323,7 @@ from mxscale.config.schema import Comm
 from mxscale.models import weights, zoo
 from mxscale.distributed.stop_consensus import StopConsensus
 from mxscale.distributed.communicators import open_communicator
-from mxscale.distributed.exchange import Share, make_exchange
+from mxscale.distributed.exchange import make_exchange
 from mxscale.train.shard_statistics import ShardStatistics
 
 comm = open_communicator(Comm(), int(os.environ["HOROVOD_SIZE"]))
@@ -336,7 +336,7 @@ def of_rank(rank, step):
 
 for compression in ("none", "fp16"):
     grads = [mx.nd.array(a, dtype=a.dtype) for a in of_rank(comm.rank, 0)]
-    exchange = make_exchange(comm, [grads], Comm(bucket_mb=6000 / 2**20, compression=compression), Share(4))
+    exchange = make_exchange(comm, [grads], Comm(bucket_mb=6000 / 2**20, compression=compression), 4)
     [grads], worst = exchange.replicas, 0.0
     for step in range(20):
         for grad, value in zip(grads, of_rank(comm.rank, step)):

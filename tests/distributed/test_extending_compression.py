@@ -16,7 +16,7 @@ from mxscale.config.schema import Comm, from_dict
 from mxscale.config.validation import validate
 from mxscale.distributed.communicators import Local
 from mxscale.distributed.compression import Float16, Wire
-from mxscale.distributed.exchange import Share, make_exchange
+from mxscale.distributed.exchange import make_exchange
 
 ENTRY = """        Compression(
             "sign",
@@ -81,7 +81,7 @@ def exchange(monkeypatch):
         entry = Compression("test", "for a test", "unused:unused", bytes_each=1, error_feedback=True)
         monkeypatch.setitem(backends.COMPRESSIONS, "test", entry)
         monkeypatch.setattr("mxscale.distributed.exchange.resolve_name", lambda name: wire)
-        return make_exchange(TwoEqualRanks(), [like], Comm(compression="test", **options), Share(8))
+        return make_exchange(TwoEqualRanks(), [like], Comm(compression="test", **options), 8)
 
     return made
 

@@ -7,7 +7,7 @@ from heartbeats import NO_HEARTBEAT
 from mxscale.config.schema import from_dict
 from mxscale.config.sizes import sizes
 from mxscale.distributed.communicators import Local
-from mxscale.distributed.exchange import Share, make_exchange
+from mxscale.distributed.exchange import make_exchange
 from mxscale.models import weights
 from mxscale.rundir.directory import RunDir
 from mxscale.train.checkpointer import Checkpointer, TrainingState
@@ -42,7 +42,7 @@ class Training:
         self.run = RunDir(folder)
         self.run.path.mkdir(exist_ok=True)
         self.metrics_log = MetricsLog(self.run, Local(), 1, NO_HEARTBEAT)
-        exchange = make_exchange(Local(), [[]], self.config.comm, Share(8))
+        exchange = make_exchange(Local(), [[]], self.config.comm, 8)
         self.average = average_of(self.parameters, self.config.optimizer.ema_decay, running, self.statistics)
         precision = Precision("float32", None)
         state = TrainingState(
