@@ -24,7 +24,7 @@ from mxscale.train import builders
 from mxscale.train.checkpointer import Checkpointer, NotFinite, Snapshot, TrainingState
 from mxscale.train.evaluation import Evaluator
 from mxscale.train.metrics import Accumulator, MetricsLog
-from mxscale.train.optim.averaging import average_of
+from mxscale.train.optim.averaging import NoAverage, WeightAverage
 from mxscale.train.optim.mixing import Mixing
 from mxscale.train.optim.optimizer import clip_norm, make_trainer
 from mxscale.train.optim.schedule import learning_rate
@@ -82,7 +82,8 @@ class Trainer:
         self.divides_by = sizes.global_batch / self.exchange.divisor
 
         # Start from the newest checkpoint, or from step 0
-        self.average = average_of(parameters, config.optimizer.ema_decay, running, self.statistics)
+        decay = config.optimizer.ema_decay
+        self.average = WeightAverage(parameters, decay, running, self.statistics) if decay else NoAverage()
         state = TrainingState(
             parameters, running, self.optimizer, self.statistics, self.precision, self.exchange, self.average
         )

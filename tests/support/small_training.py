@@ -12,7 +12,7 @@ from mxscale.models import weights
 from mxscale.rundir.directory import RunDir
 from mxscale.train.checkpointer import Checkpointer, TrainingState
 from mxscale.train.metrics import MetricsLog
-from mxscale.train.optim.averaging import average_of
+from mxscale.train.optim.averaging import NoAverage, WeightAverage
 from mxscale.train.optim.optimizer import make_trainer
 from mxscale.train.precision import Precision
 from mxscale.train.shard_statistics import ShardStatistics
@@ -43,7 +43,9 @@ class Training:
         self.run.path.mkdir(exist_ok=True)
         self.metrics_log = MetricsLog(self.run, Local(), 1, NO_HEARTBEAT)
         exchange = make_exchange(Local(), [[]], self.config.comm, 8)
-        self.average = average_of(self.parameters, self.config.optimizer.ema_decay, running, self.statistics)
+        decay, self.average = self.config.optimizer.ema_decay, NoAverage()
+        if decay:
+            self.average = WeightAverage(self.parameters, decay, running, self.statistics)
         precision = Precision("float32", None)
         state = TrainingState(
             self.parameters, running, self.trainer, self.statistics, precision, exchange, self.average

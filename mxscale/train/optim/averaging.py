@@ -5,8 +5,6 @@ from typing import Dict, List, Optional
 import numpy as np
 from mxnet import gluon, nd
 
-from mxscale.train.shard_statistics import ShardStatistics
-
 STATISTICS = "statistics"  # key of the averaged running statistics in `state`
 
 
@@ -69,8 +67,3 @@ class WeightAverage(NoAverage):
         if STATISTICS in state:
             table = state[STATISTICS].asnumpy()
             self.rows = {shard: table[shard] for shard in self.rows}
-
-
-def average_of(parameters, decay: Optional[float], running, statistics: ShardStatistics) -> NoAverage:
-    """Return the moving average of a network; without a decay the network itself."""
-    return WeightAverage(parameters, decay, running, statistics) if decay else NoAverage()
