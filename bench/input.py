@@ -93,7 +93,7 @@ def ours(folder: Path, threads: int = 1, **data):
     from mxscale.data import test_io
 
     settings = config(folder, **data).data
-    yield from test_io.read(packed(folder, **data), settings, test_io.TRAINING, BATCH, threads)
+    yield from test_io.read(packed(folder, **data), settings, BATCH, threads)
 
 
 def bare(folder: Path):

@@ -1,21 +1,20 @@
-"""The rate of the input pipeline without a network."""
+"""The input pipeline without a network: the rate at which one rank reads, and the first images that it reads."""
 
 import itertools
 import statistics
 from dataclasses import replace
 from pkgutil import resolve_name
-from typing import Callable, Dict, Iterator, List
+from typing import Callable, Dict, Iterator, List, Tuple
 
 import mxnet as mx
+import numpy as np
 
 from mxscale.config.readers import READERS
 from mxscale.config.schema import Config, Data
 from mxscale.config.verb_settings import MAX_THREADS, InputRates
 from mxscale.data import manifest
-from mxscale.data.reader.batches import Reading, rates
+from mxscale.data.reader.batches import Micro, Reading, rates
 from mxscale.rundir.plan import Split
-
-TRAINING, VALIDATION = "training", "validation"  # what is measured
 
 
 def resolved(request: InputRates, cores: int) -> InputRates:
@@ -29,39 +28,45 @@ def resolved(request: InputRates, cores: int) -> InputRates:
 def measure(
     config: Config, packed: Dict, request: InputRates, watched: Callable[[Iterator[int]], Iterator[int]] = iter
 ) -> Iterator[Dict]:
-    """Yield a row for each reader, work and number of threads.
+    """Yield a row for each reader and number of threads.
 
     Args:
         packed: The set's manifest.
         request: A resolved one, see `resolved`.
         watched: Returns the numbers of images of the batches that it receives; raises to end a measurement.
     """
-    splits = ((what, manifest.split_of(packed, name)) for what, name in ((TRAINING, "train"), (VALIDATION, "val")))
-    used = [(what, split) for what, split in splits if split.count]
-    for reader, (what, split), threads in itertools.product(request.readers, used, request.threads):
-        data = replace(config.data, reader=reader)
-        counts = watched(read(split, data, what, config.batch.per_device, threads))
+    split = manifest.split_of(packed, "train")
+    for reader, threads in itertools.product(request.readers, request.threads):
+        counts = watched(read(split, replace(config.data, reader=reader), config.batch.per_device, threads))
         next(counts)  # warm-up: the file cache, the threads
         measured = rates(counts, request.seconds)
-        row = {"reader": reader, "what": what, "threads": threads}
-        yield {**row, "images_per_s": spread(measured), "ms_per_image": 1000 / statistics.median(measured)}
+        row = {"reader": reader, "threads": threads, "images_per_s": spread(measured)}
+        yield {**row, "ms_per_image": 1000 / statistics.median(measured)}
 
 
-def read(split: Split, data: Data, what: str, batch: int, threads: int) -> Iterator[int]:
-    """Read a split without end, as one rank does; yield the number of images of each batch."""
-    module, batch = READERS[data.reader].module, min(batch, split.count)
-    if what == VALIDATION:
-        evaluation = resolve_name(f"{module}:EvaluationData")(split, data, batch, (0, 1), mx.cpu(), threads)
-        while True:
-            for images, _, count in evaluation:
-                images.wait_to_read()
-                yield count
-    reading = Reading(data, batch, [0], 1, 1, split.count // batch, 1, [mx.cpu()], threads)
-    training = resolve_name(f"{module}:TrainData")(split, reading)
+def read(split: Split, data: Data, batch: int, threads: int) -> Iterator[int]:
+    """Read training images without end, as one rank does; yield the number of images of each batch."""
+    for micro in _micros(split, data, batch, 1, threads):
+        micro.images.wait_to_read()
+        yield len(micro.labels)
+
+
+def first_batch(data: Data, train: Split, most: int, seed: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Return up to `most` augmented images (n, height, width, 3) uint8, before normalisation, and their labels."""
+    micro = next(_micros(train, data, most, seed, 1))
+    pixels = micro.images.asnumpy().transpose(0, 2, 3, 1)
+    if READERS[data.reader].normalised:
+        pixels = np.clip(pixels * np.array(data.std) + np.array(data.mean), 0, 255)
+    return pixels.astype(np.uint8), micro.labels.asnumpy().astype(int)
+
+
+def _micros(split: Split, data: Data, most: int, seed: int, threads: int) -> Iterator[Micro]:
+    """Yield batches of up to `most` training images without end."""
+    batch = min(most, split.count)
+    reading = Reading(data, batch, [0], 1, 1, split.count // batch, seed, [mx.cpu()], threads)
+    training = resolve_name(f"{READERS[data.reader].module}:TrainData")(split, reading)
     for step in itertools.count():
-        for micro in training.step(step):
-            micro.images.wait_to_read()
-            yield batch
+        yield from training.step(step)
 
 
 def spread(values: List[float]) -> Dict:

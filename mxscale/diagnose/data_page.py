@@ -10,9 +10,9 @@ from PIL import Image
 
 from mxscale.config.schema import Config
 from mxscale.data import manifest, pack
-from mxscale.data.first_batch import first_batch
 from mxscale.data.images import BadImage, decode
 from mxscale.data.survey import ALL, Sized, Survey, survey
+from mxscale.data.test_io import first_batch
 from mxscale.rendering import page
 from mxscale.rundir.plan import Split
 from mxscale.serve.predict import in_base64

@@ -9,7 +9,7 @@ from mxscale.config.schema import Config
 from mxscale.config.validation import validate
 from mxscale.config.verb_settings import InputRates
 from mxscale.data import manifest, pack
-from mxscale.data.test_io import TRAINING, measure, resolved
+from mxscale.data.test_io import measure, resolved
 from mxscale.diagnose import record as recording
 from mxscale.diagnose.record import Measurement, ProbeFailed, Result, Stopped
 from mxscale.environment.container_limits import available_cores
@@ -20,8 +20,8 @@ from mxscale.rundir.plan import Plan
 from mxscale.util.errors import ConfigError
 from mxscale.util.terminal import echo
 
-RATE = "io/images_per_s"  # metric of the run: data.reader in training, with the most threads
-HEAD = f"{'what':13} {'reader':11} {'threads':>7}  {'images/s (smallest to largest)':32} {'ms per image':>12}"
+RATE = "io/images_per_s"  # metric of the run: data.reader with the most threads
+HEAD = f"{'reader':11} {'threads':>7}  {'images/s (smallest to largest)':32} {'ms per image':>12}"
 
 
 def main(config: Config, settings: InputRates) -> int:
@@ -88,8 +88,7 @@ class Rates(Measurement):
                    "batch": self.config.batch.per_device, "settings": asdict(self.settings),
                    "rates": self.rows}  # fmt: skip
         lines = [
-            recording.line(row["threads"], row["time_ms"], metrics(f"{RATE}/{row['reader']}/{row['what']}", row))
-            for row in self.rows
+            recording.line(row["threads"], row["time_ms"], metrics(f"{RATE}/{row['reader']}", row)) for row in self.rows
         ]
         return Result(content, headline(self.rows, data.reader), lines)
 
@@ -100,11 +99,11 @@ def metrics(name: str, row: Dict) -> Dict[str, float]:
 
 
 def headline(rows: List[Dict], reader: str) -> Dict[str, float]:
-    """Return the rate of a reader in training with the most threads as metrics of the run; {} if not measured."""
-    measured = [row for row in rows if (row["reader"], row["what"]) == (reader, TRAINING)]
+    """Return the rate of a reader with the most threads as metrics of the run; {} if not measured."""
+    measured = [row for row in rows if row["reader"] == reader]
     return metrics(RATE, max(measured, key=lambda row: row["threads"])) if measured else {}
 
 
 def line(row: Dict) -> str:
     rate = "{median:,.0f} ({min:,.0f} to {max:,.0f})".format(**row["images_per_s"])
-    return f"{row['what']:13} {row['reader']:11} {row['threads']:7}  {rate:32} {row['ms_per_image']:12.3f}"
+    return f"{row['reader']:11} {row['threads']:7}  {rate:32} {row['ms_per_image']:12.3f}"
