@@ -93,7 +93,7 @@ def load(path, key: str = "model.pretrained", at_most: int = MAX_BYTES) -> Dict[
         arrays = _read(path, at_most)
     except OSError as error:
         raise ConfigError(f"{key}={path}: {error.strerror}") from None
-    except _Corrupt as error:
+    except ValueError as error:
         why = f"truncated or corrupt: {error}"
         raise ConfigError(f"{key}={path} is not an MXNet parameter file ({why})") from None
     return {name: mx.nd.array(array, ctx=mx.cpu(), dtype=array.dtype) for name, array in arrays.items()}
@@ -124,10 +124,6 @@ def _parts(arrays: Dict[str, np.ndarray]) -> Iterator[bytes]:
         yield struct.pack("<Q", len(name)) + name
 
 
-class _Corrupt(ValueError):
-    pass
-
-
 class _Cursor:
     """Reads little-endian values from a buffer, never past its end."""
 
@@ -136,7 +132,7 @@ class _Cursor:
 
     def take(self, size: int) -> memoryview:
         if size > len(self.buffer) - self.at:
-            raise _Corrupt("it ends too early")
+            raise ValueError("it ends too early")
         self.at += size
         return memoryview(self.buffer)[self.at - size : self.at]
 
@@ -149,18 +145,18 @@ def _read(path, at_most: int) -> Dict[str, np.ndarray]:
     cursor = _Cursor(read_regular(path, at_most))
     magic, _, count = cursor.numbers("Q", 3)
     if magic != LIST_MAGIC:
-        raise _Corrupt("wrong magic number")
+        raise ValueError("wrong magic number")
     values = [_array(cursor) for _ in range(count)]
     (named,) = cursor.numbers("Q")
     if named != count:
-        raise _Corrupt(f"{count} arrays with {named} names")
+        raise ValueError(f"{count} arrays with {named} names")
     names = [_name(cursor) for _ in range(named)]
     if cursor.at != len(cursor.buffer):
-        raise _Corrupt("data after its end")
+        raise ValueError("data after its end")
     if len(set(names)) != len(names):
-        raise _Corrupt("two arrays have the same name")
+        raise ValueError("two arrays have the same name")
     if not names:
-        raise _Corrupt("it has no arrays")
+        raise ValueError("it has no arrays")
     return dict(zip(names, values, strict=True))
 
 
@@ -169,18 +165,18 @@ def array_of(content: bytes) -> np.ndarray:
     cursor = _Cursor(content)
     array = _array(cursor)
     if cursor.at != len(content):
-        raise _Corrupt("data after its end")
+        raise ValueError("data after its end")
     return array
 
 
 def _array(cursor: _Cursor) -> np.ndarray:
     shape = _shape(cursor)
     if min(shape) < 1:  # with a 0 the others could have any value
-        raise _Corrupt(f"an array's shape is {shape}")
+        raise ValueError(f"an array's shape is {shape}")
     cursor.numbers("i", 2)  # the device
     (flag,) = cursor.numbers("i")
     if flag not in DTYPES:
-        raise _Corrupt(f"an array's type is {flag}")
+        raise ValueError(f"an array's type is {flag}")
     dtype = np.dtype(DTYPES[flag])
     return np.frombuffer(cursor.take(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
 
@@ -192,14 +188,14 @@ def _shape(cursor: _Cursor) -> tuple:
     if magic != MAGIC_V1:
         (storage,) = cursor.numbers("i")
         if storage != 0:
-            raise _Corrupt("an array is not dense")
+            raise ValueError("an array is not dense")
     (axes,) = cursor.numbers("i")
     return cursor.numbers("q", _axes(axes))
 
 
 def _axes(number: int) -> int:
     if not 0 < number <= MAX_AXES:
-        raise _Corrupt(f"an array has {number} axes")
+        raise ValueError(f"an array has {number} axes")
     return number
 
 
@@ -208,7 +204,7 @@ def _name(cursor: _Cursor) -> str:
     try:
         name = bytes(cursor.take(length)).decode()
     except UnicodeDecodeError:
-        raise _Corrupt("a name is not text") from None
+        raise ValueError("a name is not text") from None
     return name[4:] if name.startswith(("arg:", "aux:")) else name
 
 
