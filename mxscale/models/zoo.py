@@ -210,12 +210,11 @@ def _ends(net) -> Dict[str, int]:
     return {f"stage{number}": end for number, end in enumerate(after, 1)}
 
 
-def exclude_norm_bias_from_decay(net) -> List[str]:
-    """Exclude gamma, beta and biases from weight decay (arXiv:1706.02677, sec. 5.1); return their names."""
-    excluded = [n for n in parameters(net) if n.rpartition(".")[2] in ("gamma", "beta", "bias")]
-    for name in excluded:
-        parameters(net)[name].wd_mult = 0.0
-    return excluded
+def exclude_norm_bias_from_decay(net) -> None:
+    """Exclude gamma, beta and biases from weight decay (arXiv:1706.02677, sec. 5.1)."""
+    for name, parameter in parameters(net).items():
+        if name.rpartition(".")[2] in ("gamma", "beta", "bias"):
+            parameter.wd_mult = 0.0
 
 
 def running_statistics(net) -> List[str]:
