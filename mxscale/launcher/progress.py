@@ -1,12 +1,9 @@
 """Terminal output of a run: a line for each validation and every 30 seconds."""
 
 import json
-import math
-import statistics
 import time
-from typing import Callable, Iterator, List, Optional, Tuple
+from typing import Callable, Iterator, Optional
 
-from mxscale.config.schema import Config
 from mxscale.cost import prices
 from mxscale.environment.other_programs import OtherPrograms, remark
 from mxscale.rundir.directory import RunDir
@@ -32,65 +29,6 @@ class Follower:
             yield line
 
 
-class Pace:
-    """What steps and validations took, and so what the remaining ones and the test take.
-
-    Args:
-        every: Steps between two validations.
-        validation: The images of one over those of a step.
-        test: The images of the test over those of a validation.
-    """
-
-    def __init__(self, every: int, validation: float = 0.0, test: float = 0.0):
-        self.every, self.validation, self.test = every, validation, test
-        self.last: Optional[Tuple[int, float]] = None  # step and time of the last line
-        self.intervals: List[Tuple[int, float]] = []  # steps between two lines, and their seconds
-        self.validations_s: List[float] = []
-
-    @classmethod
-    def of(cls, plan: Plan, config: Config) -> "Pace":
-        """Return that of a run."""
-        images = {name: split.count for name, split in plan.splits.items()}
-        val = images.get("val", 0)
-        every = config.validate_every * plan.sizes.steps_per_epoch
-        return cls(every, val / plan.sizes.global_batch, images.get("test", 0) / max(1, val))
-
-    def add(self, step: int, at_s: float) -> None:
-        """Add a line of metrics."""
-        new, seconds = (step - self.last[0], at_s - self.last[1]) if self.last else (0, 0.0)
-        if new > 0:
-            self.intervals.append((new, seconds))
-        elif self.intervals:
-            self.validations_s.append(seconds)
-        self.last = step, at_s
-
-    def left(self, remaining: int, open_steps: int = 0, open_s: float = 0.0) -> str:
-        """Return the time until the end; from three intervals on, plus and minus twice its standard error.
-
-        Args:
-            remaining: Steps still to come.
-            open_steps: Steps since the last line.
-            open_s: What these took, in seconds.
-        """
-        intervals = [*self.intervals, (open_steps, open_s)] if open_steps > 0 else self.intervals
-        if not (remaining and intervals):
-            return ""
-        count, done = len(intervals), sum(steps for steps, _ in intervals)
-        step_s = sum(seconds for _, seconds in intervals) / done
-        # Before one was measured: an image's forward pass takes a quarter to a third of its step
-        assumed_s = [self.validation * step_s / 4, self.validation * step_s / 3]
-        validation_s = [statistics.mean(self.validations_s)] * 2 if self.validations_s else assumed_s
-        # The variance of a step's time, from that of the intervals, and with it that of the sum of the remaining ones
-        squares = sum((seconds - steps * step_s) ** 2 / steps for steps, seconds in intervals)
-        error = math.sqrt(squares / (count - 1) * (remaining + remaining**2 / done)) if count > 2 else 0.0
-        evaluations = math.ceil(remaining / self.every) + self.test
-        expected = [remaining * step_s + evaluations * seconds for seconds in validation_s]
-        bounds = (max(0.0, expected[0] - 2 * error), expected[1] + 2 * error)
-        from tqdm import tqdm  # not at the start, whose time it would add to
-
-        return f"{'about ' * (count < 3)}{' to '.join(dict.fromkeys(map(tqdm.format_interval, bounds)))} left"
-
-
 class Progress:
     """Shows the progress of one attempt.
 
@@ -102,20 +40,19 @@ class Progress:
         self.follower, self.sizes, self.cost_at = Follower(run), plan.sizes, cost_at
         self.shown, self.step, self.printed = {}, 0, time.monotonic()
         self.first: Optional[int] = None  # step of the attempt's first line
+        self.first_at = self.last_at = self.stop_asked_at = None  # in seconds: of the lines, of a stop request
         self.validated: Optional[int] = None  # step of the last validation
-        self.pace, self.others = Pace.of(plan, run.config()), OtherPrograms()
-        self.last_at = self.stop_asked_at = None  # in seconds: of the last line, of a stop request
-        self.run = run
+        self.run, self.others = run, OtherPrograms()
 
     def update(self) -> bool:
         """Show new lines; return whether the attempt has written a line."""
         for line in self.follower.new_lines():
             self.shown.update(line["metrics"], **self.cost_at(line))
-            self.pace.add(line["step"], line["time_ms"] / 1000)
             self.step, self.last_at = line["step"], time.monotonic()
             if "val/top1" in line["metrics"]:
                 self.validated = self.step
-            self.first = self.step if self.first is None else self.first
+            if self.first is None:
+                self.first, self.first_at = self.step, self.last_at
             if "val/top1" in line["metrics"] or (self._due(LINE_S) and self.step % self.sizes.steps_per_epoch):
                 self._print(self._progress())
         if self.first is None:
@@ -142,9 +79,16 @@ class Progress:
 
     def _progress(self) -> str:
         """Return the figures of the last line, the time left, and whether the machine is busy with other programs."""
-        open_steps, open_s = self.step - self.pace.last[0], time.monotonic() - self.last_at
-        left = self.pace.left(self.sizes.total_steps - self.step, open_steps, open_s)
-        return "  ".join(filter(None, (self._figures(), left, remark(self.others.share()))))
+        return "  ".join(filter(None, (self._figures(), self._time_left(), remark(self.others.share()))))
+
+    def _time_left(self) -> str:
+        """Return the time until the last step at the attempt's rate so far, which includes its validations."""
+        done, remaining = self.step - self.first, self.sizes.total_steps - self.step
+        if not (done and remaining):
+            return ""
+        from tqdm import tqdm  # not at the start, whose time it would add to
+
+        return f"about {tqdm.format_interval((time.monotonic() - self.first_at) / done * remaining)} left"
 
     def _under_way(self, least_s: float = 0.0) -> str:
         """Return what rank 0 is doing and for how long, by its heartbeat: lines of metrics may be ten steps apart.

@@ -89,25 +89,6 @@ def test_lines_forecast_the_time_left_from_this_attempt(watched, capsys):
     ]
 
 
-def test_the_time_left_is_an_interval_where_steps_vary():
-    pace = progress.Pace(every=10)
-    for step, second in ((0, 0), (10, 48), (10, 50), (20, 110), (30, 180)):
-        pace.add(step, second)
-    assert pace.left(10) == "00:35 to 01:26 left"  # steps of 4.8, 6 and 7 s: 59 s, and a validation of 2 s
-    assert pace.left(0) == ""
-
-
-def test_the_time_left_includes_validations_and_the_test():
-    pace = progress.Pace(every=10, validation=12.0, test=2.0)
-    pace.add(0, 0)
-    pace.add(5, 5)
-    # 15 steps, two validations and a test as long as two: each takes a quarter to a third of 12 steps
-    assert pace.left(15) == "about 00:27 to 00:31 left"
-    pace.add(10, 10)
-    pace.add(10, 20)
-    assert pace.left(10) == "about 00:40 left"  # a validation takes 10 s
-
-
 def test_a_line_tells_that_other_programs_use_the_cores(watched, capsys):
     watched.busy = 40.0
     watched.at(0, (0, {}))
