@@ -8,7 +8,7 @@ from mxscale.config.schema import RULES, Config
 from mxscale.config.verb_settings import Runs
 from mxscale.records import summary
 from mxscale.rundir.directory import RunDir, runs_of
-from mxscale.rundir.running import ENDED, end_state, is_running
+from mxscale.rundir.status import ENDED
 from mxscale.util import text_table
 from mxscale.util.errors import ConfigError
 from mxscale.util.terminal import echo
@@ -53,7 +53,7 @@ def _row(run: RunDir) -> Dict[str, Any]:
     """Return the facts of a run without those that were not recorded; of a damaged one, the error."""
     row: Dict[str, Any] = {"run": str(run), "network": "", "data": "", "ranks": None, "metrics": {}}
     try:
-        row["state"] = "running" if is_running(run) else ENDED[end_state(run)]
+        row["state"] = "running" if run.is_running else ENDED[run.end_state]
         config = run.config(repeats=True)
         row.update(network=config.model.name, data=config.data.kind)
         row.update(metrics=run.figures, ranks=run.plan().sizes.ranks)

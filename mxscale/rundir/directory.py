@@ -37,13 +37,14 @@ from mxscale.rundir import json_record, metrics_file
 from mxscale.rundir.earlier_settings import check_repeatable, converted
 from mxscale.rundir.plan import Plan
 from mxscale.rundir.price import Price
-from mxscale.rundir.status import FINISHED, Attempt, RankStatus, Status, Summary
+from mxscale.rundir.status import ENDED, FINISHED, KILLED, Attempt, RankStatus, Status, Summary
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError, short
 from mxscale.util.redaction import redact_address
 from mxscale.util.terminal import echo
 
 METRICS, SYSTEM = "metrics.jsonl", "system.jsonl"
+ALIVE_S = 20.0  # the parent touches `alive` every 5 s; ranks end themselves after this time without it
 FINISH = "finish"  # in the file `stop`: the request to take the present step for the last one
 PARAMS = "params.json"  # MLflow's params of a measurement; in earlier versions, of a run's first attempt
 RERUN = "rerun.json"
@@ -195,6 +196,21 @@ class RunDir:
         """RUNNING, FINISHED, FAILED or KILLED; None before the first attempt."""
         status = self.status()
         return status and status.state
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the parent process of the run lives."""
+        if self.state in ENDED:
+            return False
+        try:
+            return time.time() - self.alive_file.stat().st_mtime < ALIVE_S
+        except FileNotFoundError:
+            return False
+
+    @property
+    def end_state(self) -> str:
+        """FINISHED, FAILED or KILLED; a parent that recorded no end was killed."""
+        return self.state if self.state in ENDED else KILLED
 
     @property
     def attempts(self) -> Tuple[Attempt, ...]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, Optional, Tuple
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
+ENDED = {FINISHED: "finished", FAILED: "failed", KILLED: "interrupted"}  # state -> word in tables
 DONE, FAILURE, REFUSED, INTERRUPTED = 0, 1, 2, 75  # exit status
 SPENT = "the budget was nearly spent"  # the reason of a finished training that its clock ended
 

@@ -21,8 +21,7 @@ from typing import List, Optional
 
 from mxscale.rundir import json_record
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.running import ENDED
-from mxscale.rundir.status import FAILED, FINISHED, KILLED, RUNNING
+from mxscale.rundir.status import ENDED, FAILED, FINISHED, KILLED, RUNNING
 from mxscale.util.atomic_files import write_text
 from mxscale.util.errors import ConfigError
 

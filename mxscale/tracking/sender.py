@@ -20,7 +20,6 @@ from typing import List, Optional
 
 from mxscale.config.schema import Tracking
 from mxscale.rundir.directory import PARAMS, SYSTEM, RunDir
-from mxscale.rundir.running import end_state, is_running
 from mxscale.rundir.status import RUNNING
 from mxscale.rundir.sweep_directory import SweepDirectory, sweep_of
 from mxscale.tracking import experiment_view, payload, sync_state, uris
@@ -53,7 +52,7 @@ class Sender:
     def unsent(self, reason: str) -> str:
         """Return one line on what the store lacks, why, and how to send it."""
         sent, total = self.sent(), sum(1 for _ in self.run.lines())
-        lacks = "the artifacts" if sent.status == end_state(self.run) else "the final status and the artifacts"
+        lacks = "the artifacts" if sent.status == self.run.end_state else "the final status and the artifacts"
         if sent.lines_sent < total:
             lacks = f"{total - sent.lines_sent} of {total} lines"
         command = f"mxscale sync {shlex.quote(str(self.run))}"
@@ -157,7 +156,7 @@ class Sender:
         parent.client = self.client
         with locked(sweep.path / ".tracking.lock"):
             sent = parent._open(parent.sent())
-            if is_running(sweep):
+            if sweep.is_running:
                 parent._set_running(sent)
             return sent.run_id
 

@@ -14,7 +14,6 @@ from typing import Callable, Optional
 from mxscale.config.schema import Tracking
 from mxscale.records import learning_curves
 from mxscale.rundir.directory import RunDir
-from mxscale.rundir.running import end_state, is_running
 from mxscale.rundir.status import DONE, FAILURE
 from mxscale.tracking import payload
 from mxscale.tracking.payload import CostAt, no_cost
@@ -83,7 +82,7 @@ class Mirror:
         if problem:
             echo(f"tracking: {problem}", sys.stderr)
         for _ in range(2):
-            self._sent_all = self._try(end_state(self.run))
+            self._sent_all = self._try(self.run.end_state)
             if self._sent_all or self._abandoned.wait(RETRY_S):
                 return
 
@@ -121,8 +120,8 @@ def sync(run: RunDir, uri: Optional[str] = None, cost_at: CostAt = no_cost) -> i
     tracking = run.config().tracking
     uri = payload.uri_of(run, tracking, uri)
     sender = Sender(run, uri, tracking, cost_at)
-    running = is_running(run)
-    end = None if running else end_state(run)
+    running = run.is_running
+    end = None if running else run.end_state
     if not running and not (run.path / learning_curves.FILE).is_file() and (problem := learning_curves.save(run)):
         echo(f"tracking: {problem}")
     try:
