@@ -1,9 +1,8 @@
 """`mxscale evaluate`: accuracy, confusions, calibration and errors of a trained network on a labelled split."""
 
 import dataclasses
-import heapq
 from pathlib import Path
-from typing import Collection, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from mxscale.config.schema import Config, Data
 from mxscale.config.verb_settings import Evaluate
 from mxscale.data import manifest as manifests
 from mxscale.data import pack, sources
+from mxscale.data.central_crop import CentralCrop
 from mxscale.data.images import BadImage
 from mxscale.data.reader import decoder
 from mxscale.data.reader.records import RecordFile
@@ -43,6 +43,15 @@ class Images(NamedTuple):
 
     def name_of(self, record: int) -> str:
         return self.files[record] if self.files else self.records.name_of(record)
+
+    def read(self, record: int, crop: CentralCrop) -> Tuple[int, np.ndarray]:
+        """Return the network's class of an image, and its input. Raises ConfigError."""
+        try:
+            label, content = self.records[record]
+            pixels = crop.of_file(self.files[record]) if self.files else crop(decoder.decode(content))
+            return self.classes[int(label)], pixels
+        except (OSError, BadRecords, BadImage) as error:
+            raise ConfigError(f"{self.name_of(record)}: {error}") from None
 
 
 def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
@@ -145,34 +154,19 @@ def _opened(name: str, data: Data, packed: dict, classes: np.ndarray) -> Images:
 def evaluate(predictor: Predictor, images: Images) -> Evaluated:
     """Evaluate every image of a split once."""
     card, tally = predictor.card, Tally(len(predictor.card.class_names))
-    mistakes: List[Mistake] = []
-
-    def listed() -> Iterator[Mistake]:
-        for mistake in _mistakes(predictor, images, tally):
-            mistakes.append(mistake._replace(pixels=None))  # those of all could fill the memory
-            yield mistake
-
-    worst = heapq.nlargest(WORST, listed(), key=_certainty)
-    mistakes.sort(key=_certainty, reverse=True)
+    mistakes = sorted(_mistakes(predictor, images, tally), key=lambda one: (-one.confidence, one.record))
+    # Read again, because the pixels of all could fill the memory
+    worst = [(mistake, images.read(mistake.record, predictor.crop)[1]) for mistake in mistakes[:WORST]]
     return Evaluated(card, images.name, "images" if images.files else "packed images", tally, mistakes, worst)
-
-
-def _certainty(mistake: Mistake) -> Tuple[float, int]:
-    """Return the key that orders mistakes; of equal ones the first in the set is the larger."""
-    return mistake.confidence, -mistake.record
 
 
 def _mistakes(predictor: Predictor, images: Images, tally: Tally) -> Iterator[Mistake]:
     """Predict every image, count it in `tally`, and yield the wrong predictions."""
-    crop, labels = predictor.crop, np.empty(len(images.records), int)
+    labels = np.empty(len(images.records), int)
 
     def pixels(record: int) -> np.ndarray:
-        try:
-            label, content = images.records[record]
-            labels[record] = images.classes[int(label)]
-            return crop.of_file(images.files[record]) if images.files else crop(decoder.decode(content))
-        except (OSError, BadRecords, BadImage) as error:
-            raise ConfigError(f"{images.name_of(record)}: {error}") from None
+        labels[record], seen = images.read(record, predictor.crop)
+        return seen
 
     with Progress(f"evaluating {images.name}", len(labels), " images") as bar:
         for batch in predictor.predict(range(len(labels)), pixels):
@@ -185,7 +179,7 @@ def _mistakes(predictor: Predictor, images: Images, tally: Tally) -> Iterator[Mi
             for place in np.flatnonzero(predicted != labels[batch.items]):
                 record, confidence = batch.items[place], float(np.exp(log_probabilities[place, predicted[place]]))
                 name = images.name_of(record)
-                yield Mistake(confidence, record, name, labels[record], predicted[place], batch.pixels[place])
+                yield Mistake(confidence, record, name, labels[record], predicted[place])
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

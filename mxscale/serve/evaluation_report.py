@@ -5,7 +5,7 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -30,7 +30,6 @@ class Mistake(NamedTuple):
     name: str  # path of the file, or where the image is packed
     label: int
     predicted: int
-    pixels: Optional[np.ndarray]  # as the network sees it
 
 
 class Evaluated(NamedTuple):
@@ -40,8 +39,8 @@ class Evaluated(NamedTuple):
     split: str
     read: str  # "images": their own files; "packed images": their packed copies
     tally: Tally
-    mistakes: List[Mistake]  # the most confident first, without pixels
-    worst: List[Mistake]  # the first ones, with pixels
+    mistakes: List[Mistake]  # the most confident first
+    worst: List[Tuple[Mistake, np.ndarray]]  # the first ones, with their pixels as the network sees them
 
 
 def write(evaluated: Evaluated, folder: Path) -> List[Path]:
@@ -112,19 +111,19 @@ def as_html(evaluated: Evaluated, drawn: Sequence[Drawn], classes: List[list], c
     ]
     tiles += [(f"{metrics['loss']:.4f}", "loss, nats"), (f"{metrics['f1']:.4f}", "F1, mean of classes")]
     tiles += [(f"{metrics['ece']:.4f}", "expected calibration error"), (f"{evaluated.tally.images:,}", "images")]
-    files = [one.name for one in evaluated.worst if evaluated.read == "images"]
+    files = [mistake.name for mistake, _ in evaluated.worst if evaluated.read == "images"]
     shared = os.path.join(os.path.commonpath(map(os.path.dirname, files)), "") if files else ""
-    pictures = [_pictured(mistake, names, len(shared)) for mistake in evaluated.worst]
+    pictures = [_pictured(*one, names, len(shared)) for one in evaluated.worst]
     return page.render(
         TEMPLATES / "evaluation.html", evaluated=evaluated, tiles=tiles, figures=drawn, classes=classes,
         confused=confused[:CONFUSED], pictures=pictures, folder=_as_utf8(shared),
     )  # fmt: skip
 
 
-def _pictured(mistake: Mistake, names: Sequence[str], shared: int) -> Dict[str, Any]:
+def _pictured(mistake: Mistake, pixels: np.ndarray, names: Sequence[str], shared: int) -> Dict[str, Any]:
     predicted, label = names[mistake.predicted], names[mistake.label]
     lines = [f"predicted {predicted}, {mistake.confidence:.1%}", f"labelled {label}"]
-    return picture(_as_utf8(mistake.name[shared:]), mistake.pixels, predicted, mistake.confidence, lines)
+    return picture(_as_utf8(mistake.name[shared:]), pixels, predicted, mistake.confidence, lines)
 
 
 def figures(evaluated: Evaluated) -> List[Drawn]:
