@@ -8,8 +8,8 @@ import pytest
 from recorded import run
 
 from mxscale.records import recorded as records
+from mxscale.report import experiment as report
 from mxscale.report import figures
-from mxscale.report import rows as report
 from mxscale.util import text_table
 
 
