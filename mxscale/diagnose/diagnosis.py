@@ -55,14 +55,13 @@ class Diagnostics(Measurement):
         plan, config, settings = self.run.plan, self.run.config, self.settings
         ranks = f"{plan.sizes.ranks} ranks" if plan.sizes.ranks > 1 else "1 rank"
         names = [breakdown.TITLES[name] for name in self.configs]
-        lines = [
-            f"data      {config.data.kind}: {config.data.image_size} px, {plan.classes} classes",
-            f"model     {config.model.name}, {config.batch.per_device} images per device",
-            f"ranks     {ranks} on {plan.device}, {plan.threads} OMP threads each",
-            f"probes    {', '.join(names)}",
-            f"each      {settings.seconds:g} s after its start, {settings.repeats} times, in turn",
-        ]
-        return "\n".join([*lines, *(f"left out  {why}" for why in probes.left_out(self.configs))])
+        return (
+            f"data      {config.data.kind}: {config.data.image_size} px, {plan.classes} classes\n"
+            f"model     {config.model.name}, {config.batch.per_device} images per device\n"
+            f"ranks     {ranks} on {plan.device}, {plan.threads} OMP threads each\n"
+            f"probes    {', '.join(names)}\n"
+            f"each      {settings.seconds:g} s after its start, {settings.repeats} times, in turn"
+        )
 
     def measure(self) -> None:
         """Run all probes."""
@@ -115,7 +114,6 @@ class Diagnostics(Measurement):
             "advice": [suggestion._asdict() for suggestion in advice.advise(parts, facts, self.run.config)],
             "data_wait": statistics.median(self.waited) if self.waited else None,
             "facts": asdict(facts),
-            "left_out": probes.left_out(self.configs),
             "images_per_step": self._images,
             "repeats": len(self.times["compute"]),
             "settings": asdict(self.settings),

@@ -13,17 +13,11 @@ from mxscale.config.datasets import DATASETS
 from mxscale.config.networks import network
 from mxscale.config.schema import Checkpoint, Comm, Config, Data, Schedule, Tracking
 from mxscale.config.sizes import Sizes
-from mxscale.diagnose import breakdown
 from mxscale.diagnose.advice import OTHER_PRECISION
 from mxscale.environment.machine import multiplies_bf16
 from mxscale.rundir.plan import Plan
 
 NEVER = 10**6  # epochs
-WHY_NOT = {  # probe -> why it does not apply
-    "side_by_side": "only several ranks on a CPU share cores",
-    "exchange": "one rank exchanges nothing",
-    "all": "generated images are not read",
-}
 LR = 1e-4  # rates do not depend on it, and synthetic labels must not lead to NaN
 
 
@@ -86,11 +80,6 @@ def configs(run: Run, interval: int) -> Dict[str, List[Config]]:
     if not DATASETS[real.data.kind].generated:
         runs["all"] = [real]
     return runs
-
-
-def left_out(runs: Dict[str, List[Config]]) -> List[str]:
-    """Return the probes that do not apply, each with the reason."""
-    return [f"{breakdown.LEVELS[name]}: {why}" for name, why in WHY_NOT.items() if name not in runs]
 
 
 def synthetic_data(run: Run) -> Data:

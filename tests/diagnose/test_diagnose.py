@@ -225,7 +225,7 @@ def test_diagnosis_end_to_end(cli, tmp_path):
     assert ("other_precision" in found["times_s"]) == multiplies_bf16()
     assert {len(one) for one in found["times_s"].values()} == {2}
     assert sum(share["value"] for share in found["shares"].values()) == pytest.approx(1)
-    assert found["verdict"] in ended.out and "one rank exchanges nothing" in ended.out
+    assert found["verdict"] in ended.out
     assert not list(record.path.glob("probes/**/checkpoints")), "probes' checkpoints are not kept"
     mlflow = pytest.importorskip("mlflow")
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")

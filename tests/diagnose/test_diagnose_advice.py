@@ -195,7 +195,6 @@ def test_inapplicable_probes_are_left_out():
     assert set(probes.configs(prepared(ranks=1), 1)) == {"compute", "all"}
     assert set(probes.configs(prepared(device="gpu"), 1)) == {"compute", "exchange", "all"}
     assert set(probes.configs(prepared(data={"kind": "synthetic"}), 1)) == {"compute", "side_by_side", "exchange"}
-    assert probes.left_out(probes.configs(prepared(ranks=1), 1))[1] == "exchange: one rank exchanges nothing"
 
 
 def test_one_rank_has_the_batches_of_the_run():
