@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from mxscale.replay.entry import Grid, Panel, Reference, Replay, Trial, devices, slug
+from mxscale.replay.entry import Grid, Panel, Reference, Replay, Trial, on_devices, slug
 
 # Names of the figure's series -> settings; each adds one to the one before
 REAL = ("data.pack_short_side=original", "data.reader=record_iter", "data.threads=1")
@@ -13,7 +13,8 @@ STEPS = {
     "real, turbojpeg reader": ("data.pack_short_side=256", "data.threads=2"),
     "real, 1 OMP thread": ("data.pack_short_side=256", "data.threads=2", "launch.threads=1"),
 }
-LARGE = ("data.min_side=256", "data.on_bad=skip")  # record_iter damages images of the size of its crops
+# record_iter damages images of the size of its crops
+PHOTOGRAPHS = ("data=imagefolder", "data.root={photographs}", "data.min_side=256", "data.on_bad=skip")
 NODES = {1: 1, 8: 1, 32: 4}
 SYNTHETIC = "synthetic"
 
@@ -23,10 +24,6 @@ def full_trial(name: str, gpus: int, *overrides: str, needs: tuple = ()) -> Tria
     settings = overrides if nodes else (f"launch.ranks={gpus}", *overrides)
     return Trial(f"{slug(name)}-{gpus}", name, f"{gpus} GPU", settings, needs=(f"gpus::{min(8, gpus)}", *needs),
                 nodes=nodes)  # fmt: skip
-
-
-def small_trial(name: str, ranks: int, *overrides: str) -> Trial:
-    return Trial(f"{slug(name)}-{ranks}", name, devices(ranks), (f"launch.ranks={ranks}", *overrides))
 
 
 GAP = Replay(
@@ -45,9 +42,9 @@ GAP = Replay(
     ),
     small=Grid(
         (
-            *(small_trial(SYNTHETIC, n, "data=synthetic", "data.num_classes=4") for n in (1, 2)),
+            *(on_devices(f"{SYNTHETIC}-{n}", SYNTHETIC, n, "data=synthetic", "data.num_classes=4") for n in (1, 2)),
             *(
-                small_trial(name, n, "data=imagefolder", "data.root={photographs}", *LARGE, *settings)
+                on_devices(f"{slug(name)}-{n}", name, n, *PHOTOGRAPHS, *settings)
                 for (name, settings), n in product(STEPS.items(), (1, 2))
                 if n == 2 or settings == REAL
             ),

@@ -3,7 +3,7 @@
 from itertools import product
 
 from mxscale.replay import inputs
-from mxscale.replay.entry import Grid, Panel, Reference, Replay, Trial, devices, relative, slug
+from mxscale.replay.entry import Grid, Panel, Reference, Replay, Trial, on_devices, relative, slug
 
 WORK = "AWS 2019"
 MNIST = Replay(
@@ -38,13 +38,6 @@ SMALL = (
     "data.threads=1", "validate_every=1000",
 )  # fmt: skip
 HOROVOD = Reference("Horovod", "Horovod")
-
-
-def small_trial(name: str, series: str, ranks: int, *overrides: str, slow_hosts: int = 0) -> Trial:
-    return Trial(name, series, devices(ranks), (f"launch.ranks={ranks}", *overrides), needs=(inputs.MNIST,),
-                 slow_hosts=slow_hosts)  # fmt: skip
-
-
 SCALING = Replay(
     "aws-scaling", WORK, "ResNet-50 on ImageNet, Horovod against parameter servers: images/s, efficiency, cost",
     (relative("throughput/median", HOROVOD), Panel("scaling/efficiency"), relative("cost/total_eur", HOROVOD)),
@@ -57,11 +50,12 @@ SCALING = Replay(
     ),
     small=Grid(
         (
-            small_trial("horovod-1", "Horovod", 1),
-            small_trial("horovod-2", "Horovod", 2, slow_hosts=2),
-            small_trial("1-server-1", "1 server", 1, *PS, "comm.servers=1"),
+            on_devices("horovod-1", "Horovod", 1, needs=(inputs.MNIST,)),
+            on_devices("horovod-2", "Horovod", 2, needs=(inputs.MNIST,), slow_hosts=2),
+            on_devices("1-server-1", "1 server", 1, *PS, "comm.servers=1", needs=(inputs.MNIST,)),
             *(
-                small_trial(f"{slug(name)}-2", name, 2, *PS, f"comm.servers={count}", slow_hosts=2 + count)
+                on_devices(f"{slug(name)}-2", name, 2, *PS, f"comm.servers={count}", needs=(inputs.MNIST,),
+                           slow_hosts=2 + count)
                 for name, count in SERVERS.items()
             ),
         ),

@@ -3,7 +3,7 @@
 from itertools import product
 
 from mxscale.replay import inputs
-from mxscale.replay.entry import Grid, Panel, Reference, Replay, Trial, devices, relative, slug
+from mxscale.replay.entry import Grid, Panel, Reference, Replay, Trial, on_devices, relative, slug
 
 WORK = "ChainerMN 2018"
 FILES = ("set:data.train", "set:data.val")
@@ -62,8 +62,7 @@ IN15 = Replay(
         ("experiment=chainermn_in15",),
     ),
     small=Grid(
-        tuple(Trial(f"ranks-{n}", "time of 90 epochs", devices(n), (f"launch.ranks={n}", "data.shards=16"))
-              for n in (1, 2)),
+        tuple(on_devices(f"ranks-{n}", "time of 90 epochs", n, "data.shards=16") for n in (1, 2)),
         (*(word for word in BATCH if not word.startswith(("epochs", "launch.ranks"))), "epochs=90",
          "optimizer=rmsprop_warmup", "schedule=slow_start", "model.bn_statistics=last_batch"),
         "the whole recipe and its 90 epochs, with the small network on digits, where they take seconds",
@@ -90,8 +89,7 @@ DOUBLE_BUFFERING = Replay(
     ),
     small=Grid(
         tuple(
-            Trial(f"{slug(name)}-{n}", name, devices(n), (f"launch.ranks={n}", *settings), needs=(inputs.MNIST,),
-                  slow_hosts=2 if n > 1 else 0)
+            on_devices(f"{slug(name)}-{n}", name, n, *settings, needs=(inputs.MNIST,), slow_hosts=2 if n > 1 else 0)
             for (name, settings), n in [(list(EXCHANGES.items())[-1], 1), *product(EXCHANGES.items(), (2,))]
         ),
         ("data=mnist", "data.root={mnist}", "data.val_share=0", "model=mnist_convnet", "launch.threads=1",

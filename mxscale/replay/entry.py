@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxscale.records.claims import calculated
 
@@ -46,6 +46,11 @@ class Trial:
     needs: Tuple[str, ...] = ()
     nodes: Optional[int] = None
     slow_hosts: int = 0
+
+
+def on_devices(name: str, series: str, count: int, *overrides: str, **fields: Any) -> Trial:
+    """Return a trial on devices of this machine; fields: further ones of the trial."""
+    return Trial(name, series, devices(count), (f"launch.ranks={count}", *overrides), **fields)
 
 
 class Planned(NamedTuple):
