@@ -20,7 +20,6 @@ from mxscale.diagnose import timing
 from mxscale.diagnose.probes import untimed
 from mxscale.diagnose.record import ProbeFailed
 from mxscale.environment import hosts
-from mxscale.environment.other_programs import OtherPrograms, remark
 from mxscale.launcher import budget, setup
 from mxscale.launcher.context import Signals
 from mxscale.rundir.directory import RunDir
@@ -64,11 +63,7 @@ def fitted(config: Config, started: float) -> Config:
     budget.check(config.budget, price)
     deadline = started + budget.allowed_s(config.budget, price, (), Usage(0, price.nodes))
     echo(f"epochs=auto: a short run measures what fits into {config.budget.stated}")
-    others = OtherPrograms()
     plan, durations = measured(config, WARMUP + TIMED)
-    busy = remark(others.share())
-    if busy:
-        echo(f"epochs=auto: {busy}, which the number of steps allows for")
     if durations.step * TIMED < LEAST_S:
         steps = min(math.ceil(SHARE * (deadline - time.time()) / durations.step), 1000)
         plan, durations = measured(config, max(steps, WARMUP + TIMED))
