@@ -31,6 +31,7 @@ ALL = "all"  # the images of a set without splits
 SPLITS = ("test", "val", "train", ALL)  # the first that a set has is the default
 PLACES = ("root", "train", "val", "test", "cache")  # settings of data that do not change the images
 WORST = 60  # errors that a page shows
+IN_TRAINING = {"test": "test/top1", "val": "best/val_top1"}  # split -> metric of a run
 
 
 class Images(NamedTuple):
@@ -75,6 +76,8 @@ def main(config: Config, typed: Collection[str], request: Evaluate) -> None:
     folder = Path(request.output or (run.path / name if trained_on else name))
     page.prepare(folder)
     evaluated = evaluate(Predictor(exported), images)
+    if trained_on and images.files:
+        evaluated = evaluated._replace(in_training=run.figures.get(IN_TRAINING.get(images.name)))
     files = evaluation_report.write(evaluated, folder)
     if store:
         store.keep(files, run_id, name)

@@ -5,7 +5,7 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -41,6 +41,7 @@ class Evaluated(NamedTuple):
     tally: Tally
     mistakes: List[Mistake]  # the most confident first
     worst: List[Tuple[Mistake, np.ndarray]]  # the first ones, with their pixels as the network sees them
+    in_training: Optional[float] = None  # top-1 that the run found with packed copies of the same images, in %
 
 
 def write(evaluated: Evaluated, folder: Path) -> List[Path]:
@@ -96,6 +97,8 @@ def summary(evaluated: Evaluated, path: Path) -> str:
     metrics, tally, names = evaluated.tally.metrics(), evaluated.tally, evaluated.card.class_names
     lines = [("evaluated", f"{tally.images:,} {evaluated.read} of {evaluated.split}")]
     lines += [(name.replace("top", "top-"), f"{metrics[name]:.2f} %") for name in ("top1", "top5") if name in metrics]
+    if evaluated.in_training is not None:
+        lines.append(("in the run", f"{evaluated.in_training:.2f} %: of the packed, resized copies of these images"))
     lines += [("loss", f"{metrics['loss']:.4f} nats"), ("macro f1", f"{metrics['f1']:.4f}")]
     lines += [("calibration", f"expected error {metrics['ece']:.4f}")]
     for label, predicted, count in tally.most_confused(3):
@@ -109,6 +112,8 @@ def as_html(evaluated: Evaluated, drawn: Sequence[Drawn], classes: List[list], c
     tiles = [
         (f"{metrics[key]:.2f} %", label) for key, label in (("top1", "top-1"), ("top5", "top-5")) if key in metrics
     ]
+    if evaluated.in_training is not None:
+        tiles.append((f"{evaluated.in_training:.2f} %", "top-1 in the run, of packed copies of these images"))
     tiles += [(f"{metrics['loss']:.4f}", "loss, nats"), (f"{metrics['f1']:.4f}", "F1, mean of classes")]
     tiles += [(f"{metrics['ece']:.4f}", "expected calibration error"), (f"{evaluated.tally.images:,}", "images")]
     files = [mistake.name for mistake, _ in evaluated.worst if evaluated.read == "images"]

@@ -4,8 +4,10 @@ import csv
 import dataclasses
 import json
 import os
+import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import exported
 import numpy as np
@@ -16,9 +18,10 @@ from run_files import last
 from mxscale.cli import main
 from mxscale.config.schema import from_dict
 from mxscale.rundir.directory import RunDir
-from mxscale.serve import evaluate, trained_models
+from mxscale.serve import evaluate, evaluation_report, trained_models
 from mxscale.serve.classification_metrics import BINS, Tally
 from mxscale.serve.evaluate import log_softmax
+from mxscale.serve.evaluation_report import Evaluated
 
 STREAM = np.random.RandomState(0)
 LOGITS, LABELS = 3 * STREAM.standard_normal((500, 7)), STREAM.randint(0, 6, 500)  # no image of the last class
@@ -206,6 +209,14 @@ def test_another_data_set_is_matched_by_the_names_of_its_classes(tmp_path):
             ("dog", "0"),
             ("eel", "10"),
         ]
+
+
+def test_the_accuracy_of_training_is_printed_beside_that_of_the_files(tally):
+    card = SimpleNamespace(class_names=[str(number) for number in range(len(tally.confusion))])
+    evaluated = Evaluated(card, "test", "images", tally, [], [])
+    assert "training" not in evaluation_report.summary(evaluated, Path("x"))
+    text = evaluation_report.summary(evaluated._replace(in_training=76.625), Path("x"))
+    assert re.search(r"^  in the run +76.62 %: of the packed, resized copies of these images$", text, re.MULTILINE)
 
 
 def test_files_are_evaluated_as_they_are_predicted(tmp_path):
