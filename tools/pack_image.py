@@ -2,8 +2,8 @@
 
     python tools/pack_image.py mxscale:source FOLDER --arch 90
 
-Requires root (files keep their owners), Docker and xz. FOLDER/root is the image's root file system without what a run
-does not need; FOLDER/parts has it compressed, in files of at most --part MiB, with their SHA-256.
+Requires root (files keep their owners), Docker, xz and 6 GB of memory. FOLDER/root is the image's root file system
+without what a run does not need; FOLDER/parts has it compressed, in files of at most --part MiB, with their SHA-256.
 
 Libraries of CUDA have each kernel for ten architectures. Each of their fat binaries keeps the code that the driver of
 one GPU takes, uncompressed where it fits in the place of the others: xz halves it then.
@@ -22,7 +22,7 @@ from typing import Iterator, List, NamedTuple, Sequence, Tuple
 
 FILES = [  # of the root file system, which no run opens
     "usr/share/doc/*", "usr/share/man/*", "usr/share/locale/*", "usr/share/proj/*", "usr/include/*", "usr/lib/gcc/*",
-    "usr/lib/cuda/*", "var/cache/*", "var/lib/apt/*", "*/__pycache__/*", "*.a",
+    "usr/lib/cuda/*", "var/cache/*", "var/lib/apt/*", "var/lib/dpkg/*", "*/__pycache__/*", "*.a",
     "*/libcudnn_adv_*", "*/libnvblas*", "*/libcufftw*", "*/libnvjpeg*", "*/libnpp*", "*/libcusparse*",
     "*/dri/*_dri.so", "*/libLLVM-*", "*/libz3.so*",  # of Mesa, which OpenCV's windows would need
 ]  # fmt: skip
@@ -32,6 +32,8 @@ PACKAGES = [  # which a run with tracking=none does not import
 ]  # fmt: skip
 UNUSED = ("*/libcufft.so*", "*/libcusolver.so*")  # MXNet is linked to them and trains no network with them
 STRIPPED = ("*/libmxnet.so", "*/mpi_lib*.so")
+# Libraries have kernels in common: the window covers several of them. Takes 6 GB of memory
+XZ = ("xz", "-T1", "--x86", "--lzma2=preset=9,dict=512MiB")
 
 MAGIC = 0xBA55ED50
 CONTAINER = struct.Struct("<IHHQ")  # a fat binary: MAGIC, version, bytes of this header, bytes of its entries
@@ -182,7 +184,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 def pack(root: Path, parts: Path, part_mib: int) -> None:
     """Write the compressed files of a root file system, in parts, with SHA256SUMS."""
     tar = subprocess.Popen(["tar", "c", "-C", root, "."], stdout=subprocess.PIPE)
-    xz = subprocess.Popen(["xz", "-T0", "-9"], stdin=tar.stdout, stdout=subprocess.PIPE)
+    xz = subprocess.Popen(XZ, stdin=tar.stdout, stdout=subprocess.PIPE)
     split = ["split", "-d", "-a", "2", "-b", f"{part_mib}M", "-", f"{parts}/"]
     subprocess.run(split, stdin=xz.stdout, check=True)
     if tar.wait() or xz.wait():
