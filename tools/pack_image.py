@@ -61,8 +61,8 @@ class Entry(NamedTuple):
         return ENTRY.unpack_from(self.header)[5]
 
     @property
-    def stored(self) -> bytes:
-        return self.header + self.payload
+    def size(self) -> int:
+        return len(self.header) + len(self.payload)
 
     def uncompressed(self) -> "Entry":
         """Return the entry as `nvcc --no-compress` writes it."""
@@ -97,7 +97,12 @@ def fat_binaries(data) -> Iterator[Tuple[int, List[Entry]]]:
         entries = _entries(data, at)
         if entries:
             yield at, entries
-        at = data.find(magic, at + CONTAINER.size + sum(len(entry.stored) for entry in entries))
+        at = data.find(magic, at + size_of(entries))
+
+
+def size_of(entries: Sequence[Entry]) -> int:
+    """Return the bytes of a fat binary of these entries."""
+    return CONTAINER.size + sum(entry.size for entry in entries)
 
 
 def _entries(data, at: int) -> List[Entry]:
@@ -132,13 +137,13 @@ def taken(entries: Sequence[Entry], arch: int) -> List[Entry]:
 def repacked(entries: Sequence[Entry], size: int) -> bytes:
     """Return a fat binary of the entries in `size` bytes: the largest ones uncompressed, as far as they fit."""
     entries = list(entries)
-    left = size - CONTAINER.size - sum(len(entry.stored) for entry in entries)
+    left = size - size_of(entries)
     for number in sorted(range(len(entries)), key=lambda number: -len(entries[number].payload)):
         larger = entries[number].uncompressed()
-        growth = len(larger.stored) - len(entries[number].stored)
+        growth = larger.size - entries[number].size
         if growth <= left:
             entries[number], left = larger, left - growth
-    body = b"".join(entry.stored for entry in entries)
+    body = b"".join(part for entry in entries for part in entry)
     return (CONTAINER.pack(MAGIC, 1, CONTAINER.size, len(body)) + body).ljust(size, b"\0")
 
 
@@ -146,7 +151,7 @@ def prune(path: Path, arch: int) -> None:
     """Leave in each fat binary of a library what the driver of one architecture takes; its size stays."""
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as data:
         for at, entries in list(fat_binaries(data)):
-            size = CONTAINER.size + sum(len(entry.stored) for entry in entries)
+            size = size_of(entries)
             data[at : at + size] = repacked(taken(entries, arch), size)
 
 

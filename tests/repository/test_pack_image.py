@@ -26,7 +26,7 @@ def compressed(kind, arch):
 
 
 def fat_binary(*kinds):
-    body = b"".join(compressed(*kind).stored for kind in kinds)
+    body = b"".join(part for kind in kinds for part in compressed(*kind))
     return pack_image.CONTAINER.pack(pack_image.MAGIC, 1, 16, len(body)) + body
 
 
